@@ -216,7 +216,7 @@ def test_two_workers_are_as_one_device(train, devices, saves, tmp_path):
     assert saved == saved_by_second
     if errors is not None:
         in_fit, in_evaluate, in_predict, in_generator, on_batch = errors
-        assert "but y of worker 1 has the leader's shape but other values." in in_fit
+        assert "but y of worker 1 has the leader's shape but different values." in in_fit
         assert "x of worker 1 has shape (17, 3) and dtype float32, and the leader's" in in_evaluate
         assert "x of worker 1 has the leader's shape" in in_predict
         assert "batch 5 of worker 1 differs from the leader's in y." in in_generator

@@ -85,13 +85,13 @@ def test_what_does_not_fit_raises_when_it_is_built(saved):
 
 
 def test_what_waits_does_not_live_longer_than_the_object(saved):
-    from stratagem._src.integrations.keras import deferred_restore
+    from stratagem._src.integrations.keras import checkpoints
 
     gc.collect()
-    before = len(deferred_restore._waiting)
+    before = len(checkpoints._waiting)
     program = Program()
     program.checkpoint.restore(saved[0])
-    assert len(deferred_restore._waiting) == before + 2
+    assert len(checkpoints._waiting) == before + 2
     del program
     gc.collect()
-    assert len(deferred_restore._waiting) == before
+    assert len(checkpoints._waiting) == before

@@ -12,8 +12,8 @@ from keras_training import (
 )
 
 import stratagem as sg
+from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
-from stratagem._src.variables.stand_ins import variable_of
 
 FullySharded = sg.distribute.experimental.FullySharded
 

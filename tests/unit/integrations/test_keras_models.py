@@ -44,7 +44,7 @@ def test_an_optimizer_made_outside_is_refused():
     optimizer = keras.optimizers.Adam()
     with mirrored(2).scope():
         model = small_model()
-        with pytest.raises(sg.errors.ContextError, match=r"Adam given to compile.*outside"):
+        with pytest.raises(sg.errors.ContextError, match=r"Adam passed to compile.*outside"):
             model.compile(optimizer, "mse")
     assert not model.compiled
 
@@ -54,14 +54,14 @@ def test_a_metric_of_another_strategy_is_refused():
         metric = keras.metrics.MeanAbsoluteError()
     with mirrored(4).scope():
         model = small_model()
-        with pytest.raises(sg.errors.ContextError, match="MeanAbsoluteError given to compile"):
+        with pytest.raises(sg.errors.ContextError, match="MeanAbsoluteError passed to compile"):
             model.compile("sgd", "mse", metrics=[metric])
 
 
 def test_an_optimizer_of_a_strategy_for_a_model_of_keras_alone_is_refused():
     with mirrored(2).scope():
         optimizer = keras.optimizers.SGD()
-    with pytest.raises(sg.errors.ContextError, match="SGD given to compile"):
+    with pytest.raises(sg.errors.ContextError, match="SGD passed to compile"):
         small_model().compile(optimizer, "mse")
 
 

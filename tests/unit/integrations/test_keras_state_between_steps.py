@@ -15,7 +15,7 @@ from handlers import signals
 from stratagem._src.integrations.keras import model_state
 from stratagem._src.integrations.keras.step_function import StepFunction
 from stratagem._src.integrations.keras.step_program import StepProgram
-from stratagem._src.variables.atomicity import OPEN
+from stratagem._src.variables.locking import ACTIVE_CALLS
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
@@ -106,7 +106,7 @@ def test_what_a_thread_reads_as_fit_takes_it_is_not_donated(strategy, monkeypatc
     def take_meanwhile():
         if not states:
             group = kernel.twin.group
-            states.append(model_state.take(model, parts, group, for_good=True))
+            states.append(model_state.take_state(model, parts, group, donate=True))
 
     monkeypatch.setattr(kernel, "known_value", take_meanwhile, raising=False)
     read = kernel.value
@@ -116,7 +116,7 @@ def test_what_a_thread_reads_as_fit_takes_it_is_not_donated(strategy, monkeypatc
         for array in (read, taken)
     ]
     assert pointers[0].isdisjoint(pointers[1])
-    model_state.give_back(model, kernel.twin.group)
+    model_state.return_state(model, kernel.twin.group)
 
 
 # One may arrive in a callback of the garbage collector, which cannot raise.
@@ -406,7 +406,7 @@ def test_interrupts_at_each_call_of_a_step(strategy):
 
     number = 0
     while interrupt_call(number):
-        assert not OPEN
+        assert not ACTIVE_CALLS
         before = int(model.optimizer.iterations)
         assert all(np.isfinite(weights).all() for weights in model.get_weights())
         model.train_on_batch(X, Y)

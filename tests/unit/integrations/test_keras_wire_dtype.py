@@ -18,7 +18,7 @@ def test_training_is_refused_and_evaluation_is_not(method):
         model.compile("sgd", "mse")
     before = model.get_weights()
     x, y = np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)
-    with pytest.raises(UnsupportedError, match=r"own training step.*'bfloat16'"):
+    with pytest.raises(UnsupportedError, match=r"in their own dtype.*'bfloat16'"):
         getattr(model, method)(x, y)
     assert np.isfinite(model.evaluate(x, y, verbose=0))
     np.testing.assert_array_equal(model.get_weights()[0], before[0])

@@ -1,1 +1,1 @@
-"""Keras 3 on JAX: its variables under a scope, in replicas and in compiled functions."""
+"""Keras 3 on JAX under strategies: variables, layers, optimizers, metrics and the trainer."""

@@ -1,4 +1,4 @@
-"""Our datasets, and distributed ones, as data for Keras."""
+"""``DatasetAdapter``: feeds Keras with a dataset of this library, or a distributed dataset."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.core.types import Element, PyTree
 from stratagem._src.data.auto_shard import num_files
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.options import INFINITE_CARDINALITY, AutoShardPolicy
@@ -20,7 +21,7 @@ from stratagem._src.strategies.base import Strategy
 __all__ = ["DatasetAdapter", "is_dataset"]
 
 
-def is_dataset(data: Any) -> bool:
+def is_dataset(data: PyTree) -> bool:
     """Returns whether ``data`` is a dataset of this library."""
     return isinstance(data, (Dataset, DistributedDataset))
 
@@ -29,19 +30,19 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
     """Feeds Keras with the elements of a dataset: inputs, ``(x, y)`` or ``(x, y, sample_weight)``.
 
     Args:
-        dataset: A dataset of global batches, or one that is distributed already.
+        dataset: A dataset of global batches, or a distributed dataset.
         y: Must be ``None``: targets are part of the elements.
-        sample_weight: Likewise.
-        class_weight: A weight for each class, by which examples are weighted.
-        steps_per_epoch: How many elements make an epoch.
-        strategy: Between whose workers a dataset is divided, as its policy says.
+        sample_weight: Must be ``None`` as well.
+        class_weight: The weight of each class, by which examples are weighted.
+        steps_per_epoch: The number of elements of an epoch.
+        strategy: The strategy between whose workers the dataset is sharded, by its auto-shard policy.
     """
 
     def __init__(
         self,
         dataset: Dataset | DistributedDataset,
-        y: Any = None,
-        sample_weight: Any = None,
+        y: PyTree = None,
+        sample_weight: PyTree = None,
         class_weight: dict[int, float] | None = None,
         steps_per_epoch: int | None = None,
         strategy: Strategy | None = None,
@@ -49,8 +50,8 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
                 raise InvalidArgumentError(
-                    f"With a dataset {name} must not be given: let its elements be "
-                    "(x, y) or (x, y, sample_weight)."
+                    f"{name} must not be given with a dataset. Yield elements "
+                    "(x, y) or (x, y, sample_weight) instead."
                 )
         self._class_weight = class_weight
         self._num_batches = _num_elements(dataset, steps_per_epoch)
@@ -74,25 +75,25 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has, if that is known."""
+        """The number of batches of an epoch, if known."""
         return self._num_batches
 
     @property
     def batch_size(self) -> None:
-        """How many examples a batch has: that is not known."""
+        """The number of examples of a batch, which is unknown."""
         return None
 
     @property
     def has_partial_batch(self) -> None:
-        """Whether the last batch is smaller: that is not known."""
+        """Whether the last batch is smaller, which is unknown."""
         return None
 
     @property
     def partial_batch_size(self) -> None:
-        """How many examples the last batch has if it is smaller: that is not known."""
+        """The number of examples of a smaller last batch, which is unknown."""
         return None
 
-    def _weighted(self, element: Any) -> Any:
+    def _weighted(self, element: Element) -> Any:
         if not isinstance(element, tuple) or len(element) != 2:
             raise InvalidArgumentError(
                 "class_weight needs a dataset whose elements are (x, y), got a "
@@ -112,14 +113,14 @@ def _num_elements(dataset: Dataset | DistributedDataset, steps: int | None) -> i
     count = dataset.cardinality()
     if count == INFINITE_CARDINALITY and steps is None:
         raise InvalidArgumentError(
-            "An epoch of an infinite dataset has no end. Say how many batches make one: "
+            "An epoch of an infinite dataset needs a number of batches. Pass "
             "fit(..., steps_per_epoch=...), evaluate(..., steps=...) or validation_steps=...."
         )
     return count if count >= 0 else None
 
 
 def _num_steps_of_workers(dataset: Dataset, strategy: Strategy) -> int | None:
-    """Returns how many steps workers make of a dataset, if its policy tells."""
+    """Returns the number of steps that workers take with a dataset, if its policy determines it."""
     num_workers = strategy.extended.worker_position().num_workers
     wanted = dataset.options().experimental_distribute.auto_shard_policy
     policy = choose_policy(wanted, num_files(dataset), num_workers)

@@ -1,17 +1,17 @@
-"""``ElasticFit``: Keras' ``fit`` in an elastic run."""
+"""``ElasticFit``: Keras ``fit`` in elastic training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from stratagem._src.integrations.keras.door import load_keras
+from stratagem._src.integrations.keras.loader import load_keras
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop
 
 if TYPE_CHECKING:
     Callback = object  # Keras has no types
 else:
-    Callback = load_keras().callbacks.Callback  # before whatever else needs its backend
+    Callback = load_keras().callbacks.Callback  # before the imports that need its backend
 
 from stratagem._src.integrations.keras.trainer_internals import set_initial_epoch
 
@@ -19,14 +19,14 @@ __all__ = ["ElasticFit"]
 
 
 class ElasticFit(Callback):
-    """Has Keras' ``fit`` go on with the epoch that was at work when workers were lost or others came.
+    """Makes Keras ``fit`` resume with the interrupted epoch when workers are lost or join.
 
-    Boundaries are between epochs: an epoch that was at work begins anew, with what model and optimizer
-    had at its beginning. Give it to ``fit`` inside of an elastic function, as the last callback: what the
-    others have changed by then, as the learning rate, is kept. What they remember themselves is not.
+    Boundaries are between epochs: an interrupted epoch restarts with the state of model and optimizer at
+    its beginning. Pass it to ``fit`` inside an elastic function, as the last callback: changes of the other
+    callbacks up to that point, such as the learning rate, are kept. Their own internal state is not.
 
     Args:
-        loop: What the elastic function got.
+        loop: The argument of the elastic function.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MultiWorkerMirroredStrategy()  # no cluster: one worker
@@ -51,24 +51,24 @@ class ElasticFit(Callback):
         self._epochs: Iterator[int] = iter(())
         self._num_done = 0
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Has Keras begin with the epoch at which the run goes on."""
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes Keras start with the epoch at which the run resumes."""
         self._epochs = self._loop.range(self.params["epochs"])
         self._advance()
-        if self._num_done:  # or it begins where fit() or another callback says
+        if self._num_done:  # otherwise fit() or another callback decides
             set_initial_epoch(self.model, self._num_done)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Passes by epochs that Keras was not to begin with."""
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Skips epochs before the initial epoch of Keras."""
         while self._num_done < epoch:
             self._advance()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Comes to a boundary."""
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Advances to the next boundary."""
         self._advance()
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """Notes that nothing is left to do, also if Keras ended before the last epoch."""
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Completes the loop, even if Keras stopped before the last epoch."""
         for _ in self._epochs:
             continue
         set_initial_epoch(self.model, None)

@@ -1,4 +1,4 @@
-"""What is changed in Keras on JAX. Each place is named here; what it does is in a file of its own."""
+"""Installs all patches of Keras on JAX. The patches themselves are in the other files of this package."""
 
 from __future__ import annotations
 
@@ -8,46 +8,48 @@ import keras
 
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.current_strategy import context
-from stratagem._src.integrations.keras import building, layer_losses, optimizing, seeds
-from stratagem._src.integrations.keras.deferred_restore import (
+from stratagem._src.integrations.keras import layer_patches, optimizers
+from stratagem._src.integrations.keras.checkpoints import (
+    checkpoint_variables,
     install_deferred_restore,
     restore_when_built,
 )
-from stratagem._src.integrations.keras.directory_saving import save_in_directories
-from stratagem._src.integrations.keras.keras2_names import install_keras2_names
-from stratagem._src.integrations.keras.keras_internals import OPTIMIZER
-from stratagem._src.integrations.keras.layer_inputs import call_layer
-from stratagem._src.integrations.keras.metric_updates import skip_empty_updates
+from stratagem._src.integrations.keras.keras2_compat import (
+    install_keras2_names,
+    save_in_directories,
+    write_without_tensorflow,
+)
+from stratagem._src.integrations.keras.keras_internals import OPTIMIZER, Argument
+from stratagem._src.integrations.keras.layer_patches import call_layer
+from stratagem._src.integrations.keras.metrics import skip_empty_updates
 from stratagem._src.integrations.keras.model_strategy import add_layer
 from stratagem._src.integrations.keras.owner_scope import install_owner_scopes
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
-from stratagem._src.integrations.keras.plain_variables import twin_of, watch_plain_variables
-from stratagem._src.integrations.keras.saving import variables_of
-from stratagem._src.integrations.keras.tensorboard import write_without_tensorflow
+from stratagem._src.integrations.keras.plain_variables import patch_plain_variables, twin_of
 from stratagem._src.integrations.keras.trainer import install_trainer
 from stratagem._src.strategies.current import get_strategy
-from stratagem._src.variables import access as state
-from stratagem._src.variables.stand_ins import register_holder, register_stand_in
+from stratagem._src.variables import frames
+from stratagem._src.variables.foreign_variables import register_trackable, register_variable_wrapper
 
 __all__ = ["bridge_jax"]
 
 
 def bridge_jax() -> None:
-    """Makes ``keras.Variable(...)`` ask the current strategy what to build, and replicas agree."""
+    """Patches Keras: variables are created by the current strategy, and replicas update them together."""
     keras.Variable.__new__ = _create_variable
-    watch_plain_variables()
-    register_stand_in(keras.Variable, twin_of)
+    patch_plain_variables()
+    register_variable_wrapper(keras.Variable, twin_of)
     for kind in (keras.Layer, keras.Optimizer, keras.Metric):
-        register_holder(kind, variables_of, restore_when_built)
-    OPTIMIZER.apply = optimizing.apply
-    keras.optimizers.LossScaleOptimizer.apply = optimizing.apply_scaled
-    keras.random.SeedGenerator.next = seeds.next_seed
-    keras.utils.set_random_seed = seeds.set_random_seed
+        register_trackable(kind, checkpoint_variables, restore_when_built)
+    OPTIMIZER.apply = optimizers.apply
+    keras.optimizers.LossScaleOptimizer.apply = optimizers.apply_scaled
+    keras.random.SeedGenerator.next = layer_patches.next_seed
+    keras.utils.set_random_seed = layer_patches.set_random_seed
     keras.Layer.__call__ = call_layer
-    keras.Layer._maybe_build = building.maybe_build
-    keras.Layer.add_loss = layer_losses.add_loss
-    keras.Layer._get_own_losses = layer_losses.own_losses
-    keras.Layer._clear_losses = layer_losses.clear_losses
+    keras.Layer._maybe_build = layer_patches.maybe_build
+    keras.Layer.add_loss = layer_patches.add_loss
+    keras.Layer._get_own_losses = layer_patches.own_losses
+    keras.Layer._clear_losses = layer_patches.clear_losses
     keras.Sequential.add = add_layer
     install_owner_scopes()
     skip_empty_updates()
@@ -58,14 +60,14 @@ def bridge_jax() -> None:
     write_without_tensorflow()
 
 
-def _create_variable(cls: type, *args: Any, **kwargs: Any) -> Any:
-    if not context.has_strategy() and state.current_frame() is None:
+def _create_variable(cls: type, *args: Argument, **kwargs: Argument) -> Any:
+    if not context.has_strategy() and frames.current_frame() is None:
         return object.__new__(cls)
     strategy = get_strategy()
     check_strategy(strategy)
     if cls not in (keras.Variable, PlacedVariable):
         raise UnsupportedError(
-            "In the scope of a strategy and in compiled functions Keras variables are of the class "
+            "In the scope of a strategy and in compiled functions Keras variables must be of the class "
             f"keras.Variable, got {cls.__name__}. Create it outside, or use keras.Variable."
         )
     made = object.__new__(PlacedVariable)

@@ -1,9 +1,12 @@
-"""The names of Keras that are not public, each with a test that fails when it is gone."""
+"""The private names of Keras that patches need, each with a test that fails when it is gone.
+
+Keras has no type annotations, so the aliases here only tell a reader what a parameter is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 from keras.src.backend.common.masking import get_keras_mask as mask_of
@@ -34,6 +37,14 @@ __all__ = [
     "OWN_LOSSES",
     "SET_RANDOM_SEED",
     "STATE_TO_SAVE",
+    "Argument",
+    "KerasAdapter",
+    "KerasLayer",
+    "KerasModel",
+    "KerasObject",
+    "KerasOptimizer",
+    "KerasVariable",
+    "Logs",
     "checkpointed_arrays",
     "in_stateless_scope",
     "is_new",
@@ -44,13 +55,37 @@ __all__ = [
     "stateless_value",
 ]
 
+KerasModel: TypeAlias = Any
+"""A ``keras.Model``."""
+
+KerasLayer: TypeAlias = Any
+"""A ``keras.Layer``, which a model is too."""
+
+KerasOptimizer: TypeAlias = Any
+"""A ``keras.Optimizer``."""
+
+KerasVariable: TypeAlias = Any
+"""A ``keras.Variable``, of any class."""
+
+KerasAdapter: TypeAlias = Any
+"""A data adapter, which feeds Keras with batches."""
+
+KerasObject: TypeAlias = Any
+"""Another object of Keras: a metric, a callback, a seed generator, or any of the above."""
+
+Argument: TypeAlias = Any
+"""An argument that a patched method passes on to Keras."""
+
+Logs: TypeAlias = dict[str, Any] | None
+"""The metrics that Keras passes to callbacks."""
+
 COMMON_VARIABLE: Any = _CommonVariable
-"""The class of variables that those of every backend derive from."""
+"""The base class of the variables of every backend."""
 
 OPTIMIZER: Any = next(cls for cls in keras.Optimizer.__mro__ if "apply" in vars(cls))
-"""The class of optimizers that ``apply`` is a method of."""
+"""The base class of optimizers that defines ``apply``."""
 
-# The methods that are wrapped, as Keras has them.
+# The original methods that patches wrap.
 APPLY: Callable[..., Any] = OPTIMIZER.apply
 APPLY_SCALED: Callable[..., Any] = keras.optimizers.LossScaleOptimizer.apply
 NEXT_SEED: Callable[..., Any] = keras.random.SeedGenerator.next
@@ -69,37 +104,37 @@ CLEAR_LOSSES: Callable[..., Any] = keras.Layer._clear_losses
 
 
 def in_stateless_scope() -> bool:
-    """Returns whether this thread computes with values that Keras keeps apart from its variables."""
+    """Returns whether this thread is in a ``keras.StatelessScope``."""
     return bool(_in_stateless_scope())
 
 
-def is_new(layer: Any) -> bool:
-    """Returns whether nobody has called a layer yet."""
+def is_new(layer: KerasLayer) -> bool:
+    """Returns whether a layer has not been called yet."""
     return not layer._called
 
 
-def stateless_value(variable: Any) -> Any:
-    """Returns the value that Keras keeps apart for a variable, if any."""
+def stateless_value(variable: KerasVariable) -> Any:
+    """Returns the value of a variable in the current ``keras.StatelessScope``, if any."""
     return get_stateless_scope().get_current_value(variable) if _in_stateless_scope() else None
 
 
 STATE_TO_SAVE: Callable[[Any], Any] = _orbax_checkpoint._get_state_tree
-"""Returns what ``OrbaxCheckpoint`` saves of a model."""
+"""Returns the state of a model that ``OrbaxCheckpoint`` saves."""
 
 ABSTRACT_STATE: Callable[..., Any] = _saving_api.build_orbax_abstract_pytree
-"""Returns how arrays are to be loaded from a checkpoint of Orbax; ``None`` for as they were saved."""
+"""Returns the abstract arrays to load from an Orbax checkpoint; ``None`` to load them as saved."""
 
 
 def replace_state_to_save(function: Callable[[Any], Any]) -> None:
-    """Has ``function`` asked for what ``OrbaxCheckpoint`` saves of a model."""
+    """Makes ``OrbaxCheckpoint`` call ``function`` for the state of a model."""
     _orbax_checkpoint._get_state_tree = function
 
 
 def replace_abstract_state(function: Callable[..., Any]) -> None:
-    """Has ``function`` asked for how arrays are to be loaded from a checkpoint of Orbax."""
+    """Makes Keras call ``function`` for the abstract arrays of an Orbax checkpoint."""
     _saving_api.build_orbax_abstract_pytree = function
 
 
 def checkpointed_arrays(path: str) -> Any:
-    """Returns shapes and dtypes of what ``OrbaxCheckpoint`` saved at ``path``."""
+    """Returns the shapes and dtypes of the arrays that ``OrbaxCheckpoint`` saved at ``path``."""
     return _saving_api.ocp.pytree_metadata(path, checkpointable_name="pytree").metadata

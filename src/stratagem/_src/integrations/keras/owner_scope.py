@@ -1,7 +1,7 @@
-"""To which strategy layers and metrics belong, and its scope for what they create later.
+"""Records the strategy in whose scope a Keras object is created, and enters that scope later.
 
-A layer gets variables when it is built, by ``enable_lora()`` or by ``quantize()``: often where no scope is
-entered any more. What belongs to a strategy creates them there.
+A layer creates variables when it is built, in ``enable_lora()`` or in ``quantize()``: often outside of the
+scope. A layer that belongs to a strategy creates them in the strategy's scope anyway.
 """
 
 from __future__ import annotations
@@ -23,17 +23,25 @@ from stratagem._src.integrations.keras.keras_internals import (
     LAYER_NEW,
     METRIC_INIT,
     OPTIMIZER,
+    Argument,
+    KerasObject,
 )
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.current import get_strategy
 
-__all__ = ["install_owner_scopes", "made_in", "note_creation", "owner_of", "owner_scope"]
+__all__ = [
+    "creation_strategy",
+    "install_owner_scopes",
+    "owner_of",
+    "owner_scope",
+    "record_creation",
+]
 
-_made_in: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionary()
+_creation_strategies: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionary()
 
 
 def install_owner_scopes() -> None:
-    """Makes layers, metrics and optimizers create their variables in the strategy they belong to."""
+    """Makes layers, metrics and optimizers create their variables in the scope of their strategy."""
     keras.Layer.__new__ = _new_layer
     keras.Metric.__init__ = _init_metric
     keras.Layer.add_weight = _in_owner_scope(ADD_WEIGHT)
@@ -41,34 +49,34 @@ def install_owner_scopes() -> None:
     OPTIMIZER.add_variable = _in_owner_scope(ADD_OPTIMIZER_VARIABLE)
 
 
-def note_creation(made: Any) -> None:
-    """Notes in whose scope a Keras object is made; its variables may come later."""
+def record_creation(made: KerasObject) -> None:
+    """Records the strategy in whose scope a Keras object is created; its variables may be created later."""
     if context.has_strategy():
-        _made_in[made] = get_strategy()
+        _creation_strategies[made] = get_strategy()
 
 
-def made_in(made: Any) -> Strategy | None:
-    """Returns the strategy in whose scope a Keras object was made, if any."""
-    return _made_in.get(made)
+def creation_strategy(made: KerasObject) -> Strategy | None:
+    """Returns the strategy in whose scope a Keras object was created, if any."""
+    return _creation_strategies.get(made)
 
 
-def owner_of(made: Any) -> Strategy | None:
-    """Returns the strategy in whose scope a Keras object, or its variables, were made, if any."""
-    found = _made_in.get(made)
+def owner_of(made: KerasObject) -> Strategy | None:
+    """Returns the strategy in whose scope a Keras object or its variables were created, if any."""
+    found = _creation_strategies.get(made)
     if found is None:
         found = next((getattr(v, "strategy", None) for v in made.variables), None)
     return None if found is context.default_frame().strategy else found
 
 
-def owner_scope(made: Any) -> AbstractContextManager[object]:
-    """Returns the scope of the strategy that a Keras object belongs to, unless another is entered."""
+def owner_scope(made: KerasObject) -> AbstractContextManager[object]:
+    """Returns the scope of the strategy of a Keras object; no scope if one is entered already."""
     strategy = None if context.has_strategy() else owner_of(made)
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def _in_owner_scope(create: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(create)
-    def create_there(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def create_there(self: KerasObject, *args: Argument, **kwargs: Argument) -> Any:
         with owner_scope(self):
             return create(self, *args, **kwargs)
 
@@ -76,15 +84,15 @@ def _in_owner_scope(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.wraps(LAYER_NEW)
-def _new_layer(cls: type, *args: Any, **kwargs: Any) -> Any:
+def _new_layer(cls: type, *args: Argument, **kwargs: Argument) -> Any:
     layer = LAYER_NEW(cls, *args, **kwargs)
     if context.has_strategy():
-        note_creation(layer)
-        # Keras wraps it for each layer, too: it may create variables and layers by itself.
+        record_creation(layer)
+        # Wrapped for each instance, as Keras itself does: `build` may create variables and layers directly.
         build = layer.build
 
         @functools.wraps(build)
-        def build_there(*args: Any, **kwargs: Any) -> Any:
+        def build_there(*args: Argument, **kwargs: Argument) -> Any:
             with owner_scope(layer):
                 return build(*args, **kwargs)
 
@@ -93,6 +101,6 @@ def _new_layer(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.wraps(METRIC_INIT)
-def _init_metric(self: Any, *args: Any, **kwargs: Any) -> None:
+def _init_metric(self: KerasObject, *args: Argument, **kwargs: Argument) -> None:
     METRIC_INIT(self, *args, **kwargs)
-    note_creation(self)
+    record_creation(self)

@@ -1,4 +1,4 @@
-"""``PlacedVariable``: a Keras variable whose value is that of a variable of ours."""
+"""``PlacedVariable``: a Keras variable whose value is stored in a ``stratagem.Variable``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import keras
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, in_stateless_scope
-from stratagem._src.integrations.keras.replicas import eager_replica, one_of_several
+from stratagem._src.integrations.keras.replicas import eager_replica_context, multi_replica_context
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
-from stratagem._src.variables import access as state
-from stratagem._src.variables.atomicity import STORAGE_LOCK
+from stratagem._src.variables import frames
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
 from stratagem._src.variables.variable import Variable
@@ -35,26 +36,26 @@ _AGGREGATIONS = {
 
 
 class Taken(Protocol):
-    """Where the value of a variable is while it is not in the variable."""
+    """The location of a variable's value while it is not in the variable."""
 
     def value(self) -> Any | None:
-        """Returns it, or ``None`` if it is not there."""
+        """Returns the value, or ``None`` if it is not here."""
 
-    def give_back(self) -> None:
-        """Puts it into the variable."""
+    def return_value(self) -> None:
+        """Stores the value in the variable."""
 
 
 class PlacedVariable(keras.Variable):  # type: ignore[misc]
     """A Keras variable that was created in the scope of a strategy.
 
-    Its value is that of ``twin``, a variable of the strategy, and of nothing else: Keras and this
-    library see the same state, in replicas, in compiled functions and outside. Weights are mirrored;
-    the state of metrics, which Keras synchronizes on read, has a value in each replica.
+    Its value is stored only in ``twin``, a variable of the strategy: Keras and this library see the same
+    state, in replicas, in compiled functions and outside. Weights are mirrored; the state of metrics, which
+    Keras synchronizes on read, has a value in each replica.
 
     Attributes:
         strategy: The strategy.
-        twin: Our variable; ``None`` until Keras gives the first value.
-        taken: Who has the value while Keras takes a model from step to step.
+        twin: The ``stratagem.Variable``; ``None`` until Keras provides the initial value.
+        taken: The location of the value while Keras runs steps; otherwise ``None``.
     """
 
     strategy: Strategy
@@ -62,9 +63,9 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
     taken: Taken | None = None
     _known: tuple[Any, Any] | None = None
 
-    # --- the first value --------------------------------------------------------------------------
+    # --- the initial value ------------------------------------------------------------------------
 
-    def _initialize(self, value: Any) -> None:
+    def _initialize(self, value: ArrayLike) -> None:
         self._shape = self._validate_shape(value.shape)
         self._create_twin(value)
 
@@ -73,18 +74,18 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             lambda: self._convert_to_tensor(initializer(self._shape, dtype=self._dtype))
         )
 
-    def _create_twin(self, value: Any) -> None:
-        if self.twin is not None:  # it was there first: see variable_views.py
+    def _create_twin(self, value: ArrayLike) -> None:
+        if self.twin is not None:  # a view of an existing variable: see as_keras_variables
             return
-        if eager_replica() is not None:
+        if eager_replica_context() is not None:
             raise ContextError(
                 f"Keras variable {self._path!r} is created by one of several replicas that run "
-                "eagerly, each of which would make its own. Build layers, optimizers and metrics "
-                "before strategy.run(), for example by model.build(input_shape) or keras.Input(...) "
+                "eagerly, each of which would create its own. Build layers, optimizers and metrics "
+                "before strategy.run(), for example with model.build(input_shape) or keras.Input(...) "
                 "and optimizer.build(model.trainable_variables) in the strategy's scope."
             )
         on_read = self._synchronization == "on_read"
-        # Keras gives the state of a metric as one value, whatever the number of replicas.
+        # Keras provides the state of a metric as one value, independent of the number of replicas.
         with context.enter(context.Frame(self.strategy, None)), counting_once():
             self.twin = self.strategy.extended.create_variable(
                 value,
@@ -99,7 +100,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
     def _twin_aggregation(self) -> VariableAggregation:
         if self._aggregation in _AGGREGATIONS:
             return _AGGREGATIONS[self._aggregation]
-        # Running statistics, such as those of BatchNormalization, which says nothing about it.
+        # Running statistics, such as those of BatchNormalization, which does not set an aggregation.
         statistic = not self._trainable and keras.backend.is_float_dtype(self._dtype)
         return VariableAggregation.MEAN if statistic else VariableAggregation.NONE
 
@@ -107,7 +108,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
 
     @property
     def value(self) -> Any:
-        """The current value: the replica's own in a replica, traced where a function is traced."""
+        """The current value: the replica's own value in a replica, a tracer in a trace."""
         if self.twin is None or in_stateless_scope():
             return _read(self)
         return self._maybe_autocast(self._value)
@@ -117,15 +118,15 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         twin = self.twin
         if twin is None:
             return None
-        if state.current_frame() is not None:
+        if frames.current_frame() is not None:
             self.release()
             return twin._value()
-        return state.noted_read(twin, self._eager_value(twin))
+        return frames.record_read(twin, self._eager_value(twin))
 
     @_value.setter
-    def _value(self, value: Any) -> None:
+    def _value(self, value: ArrayLike) -> None:
         if self.twin is not None:
-            # Keras forgets values (None) that it is about to replace; the twin keeps them.
+            # Keras sets None before it replaces a value; the twin keeps its value.
             if value is not None:
                 self._direct_assign(value)
         elif value is not None:
@@ -137,30 +138,31 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             return value
         if (known := self.known_value()) is not None:
             return known
-        # Not refused inside jax.jit and the like, as for variables of ours: Keras reads weights in
-        # lax.scan (recurrent layers) and while it infers shapes.
+        # Allowed inside jax.jit and similar transformations, unlike for stratagem.Variable: Keras reads
+        # weights in lax.scan (recurrent layers) and during shape inference.
         if not isinstance(twin, MirroredVariable):
             return twin._eager_value()
-        # Another thread may take the array just now, and then its first step would donate what is read
-        # here. Under the lock it is either still the variable's, which notes that it is shared, or taken.
+        # Another thread may take the array right now; its first step would then donate the array that is
+        # read here. Under the lock the array is either still in the variable, which records that it is
+        # shared, or taken.
         with STORAGE_LOCK:
             if self.taken is None or self.taken is taken:
                 return twin._eager_value()
         return self._eager_value(twin)
 
-    def _direct_assign(self, value: Any) -> None:
+    def _direct_assign(self, value: ArrayLike) -> None:
         self._check_aggregated("assign")
         self.own_twin().assign(value)
 
-    def assign_add(self, value: Any) -> Any:
-        """Adds ``value``; in replicas, what they add becomes one as the aggregation says."""
+    def assign_add(self, value: ArrayLike) -> Any:
+        """Adds ``value``; in replicas, their values are aggregated as the variable's aggregation says."""
         return self._increase("assign_add", value)
 
-    def assign_sub(self, value: Any) -> Any:
-        """Subtracts ``value``; likewise."""
+    def assign_sub(self, value: ArrayLike) -> Any:
+        """Subtracts ``value``; see ``assign_add``."""
         return self._increase("assign_sub", value)
 
-    def _increase(self, method: str, value: Any) -> Any:
+    def _increase(self, method: str, value: ArrayLike) -> Any:
         if in_stateless_scope() or not isinstance(self.twin, AggregatingVariable):
             return getattr(super(), method)(value)
         self.release()
@@ -168,21 +170,21 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         getattr(self.twin, method)(self._convert_to_tensor(value, dtype=self._dtype))
         return self.value
 
-    def assign_equal(self, value: Any) -> None:
-        """Sets a value that every replica has computed from what is the same in all of them."""
-        twin, frame = self.own_twin(), state.current_frame()
+    def assign_equal(self, value: ArrayLike) -> None:
+        """Sets a value that every replica has computed equally."""
+        twin, frame = self.own_twin(), frames.current_frame()
         if frame is None:
             twin.commit(value)
         else:
             frame.check_writable(twin)
             if isinstance(twin, FullyShardedVariable):
-                frame.write_whole(twin, value)
+                frame.write_full_value(twin, value)
             else:
                 frame.write(twin, value)
 
     def _check_aggregated(self, method: str) -> None:
         twin = self.own_twin()
-        if one_of_several() is None or twin.aggregation is not VariableAggregation.NONE:
+        if multi_replica_context() is None or twin.aggregation is not VariableAggregation.NONE:
             return
         if isinstance(twin, AggregatingVariable):
             raise VariableError(
@@ -192,33 +194,33 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 "in cross-replica context."
             )
 
-    def note_value(self, value: Any) -> None:
-        """Notes what the replicas' values that have just been stored are together.
+    def note_value(self, value: ArrayLike) -> None:
+        """Caches the aggregate of the replicas' values that have just been stored.
 
-        With several workers they would have to meet to find out. But a callback on one of them alone, as
-        ``ModelCheckpoint`` on the leader, may have a model's values stored between two steps.
+        Computing it needs a collective of all workers. But a callback that runs in only one of them, such
+        as ``ModelCheckpoint`` on the leader, may read a model's values between two steps.
         """
         if isinstance(self.twin, SyncOnReadVariable):
             self._known = (self.twin.stored_now(), value)
 
     def known_value(self) -> Any | None:
-        """Returns what was noted, if nothing has been stored since then, and not one replica asks."""
+        """Returns the cached aggregate, if nothing has been stored since and this is not a replica."""
         if self._known is None or not isinstance(self.twin, SyncOnReadVariable):
             return None
         stored, value = self._known
         unchanged = stored is not None and self.twin.stored_now() is stored
-        return value if unchanged and one_of_several() is None else None
+        return value if unchanged and multi_replica_context() is None else None
 
     def release(self) -> None:
-        """Has the variable hold its value itself, if Keras has taken it from there for steps."""
+        """Stores the value in the variable again, if Keras has taken it for steps."""
         if self.taken is not None:
-            self.taken.give_back()
+            self.taken.return_value()
 
     def own_twin(self) -> Variable:
         """Returns the twin, which then holds the value.
 
         Raises:
-            VariableError: If Keras has not given it a first value yet.
+            VariableError: If Keras has not provided an initial value yet.
         """
         if self.twin is None:
             raise VariableError(
@@ -227,8 +229,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         self.release()
         return self.twin
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        # Keras' own lacks `copy`, of which NumPy warns.
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        # Keras's own method lacks `copy`, and NumPy warns about that.
         return np.array(self.value, dtype, copy=copy)
 
     # --- copies -----------------------------------------------------------------------------------
@@ -241,13 +243,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         return made
 
     def __setstate__(self, content: dict[str, Any]) -> None:
-        """Takes what an ordinary variable is made of, when one is copied in a scope."""
+        """Restores from the attributes of an ordinary variable, when one is copied in a scope."""
         value = content.pop("_value", None)
         self.__dict__.update(content)
         self._value = value
 
 
-# Keras names variables that have no name after their class.
+# Keras names unnamed variables after their class.
 PlacedVariable.__name__ = keras.Variable.__name__
 
 
@@ -259,8 +261,8 @@ def check_strategy(strategy: Strategy) -> None:
     """
     if context.has_strategy() and not isinstance(strategy.extended, MirroredExtended):
         raise UnsupportedError(
-            f"Keras needs variables that every replica has a copy of, and {type(strategy).__name__} "
-            "places them elsewhere. Create Keras objects in the scope of a MirroredStrategy, "
+            f"Keras needs mirrored variables, and {type(strategy).__name__} does not create them. "
+            "Create Keras objects in the scope of a MirroredStrategy, "
             "MultiWorkerMirroredStrategy, TPUStrategy or OneDeviceStrategy, or write the model with "
             "stratagem.Variable."
         )

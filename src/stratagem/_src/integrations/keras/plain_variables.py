@@ -1,4 +1,4 @@
-"""Keras variables that were created outside of any scope, met by functions and replicas of ours."""
+"""Keras variables that were created outside of any scope, used in compiled functions and replicas."""
 
 from __future__ import annotations
 
@@ -8,30 +8,38 @@ from typing import Any
 import keras
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy import context
-from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, stateless_value
+from stratagem._src.integrations.keras.keras_internals import (
+    COMMON_VARIABLE,
+    KerasVariable,
+    stateless_value,
+)
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.strategies.base import Strategy
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["adopt", "placed", "twin_of", "watch_plain_variables"]
+__all__ = ["adopt", "as_placed_variable", "patch_plain_variables", "twin_of"]
 
 
-def watch_plain_variables() -> None:
-    """Makes ordinary Keras variables see when they are used where a value alone would be wrong."""
+def patch_plain_variables() -> None:
+    """Patches ordinary Keras variables to check their use in compiled functions and replicas.
+
+    There a plain value would be wrong: a constant of the trace, or a value that replicas do not share.
+    """
     read = COMMON_VARIABLE.value.fget
     assign = keras.Variable._direct_assign
 
-    def value(variable: Any) -> Any:
-        if state.current_frame() is not None or context.has_strategy() or state.records():
-            _meet(variable)
+    def value(variable: KerasVariable) -> Any:
+        if frames.current_frame() is not None or context.has_strategy() or frames.records():
+            _handle_use(variable)
         return read(variable)
 
-    def direct_assign(variable: Any, new: Any) -> None:
-        if state.current_frame() is not None or context.has_strategy():
-            _meet(variable)
+    def direct_assign(variable: KerasVariable, new: ArrayLike) -> None:
+        if frames.current_frame() is not None or context.has_strategy():
+            _handle_use(variable)
             if isinstance(variable, PlacedVariable):
                 variable._direct_assign(new)
                 return
@@ -41,44 +49,44 @@ def watch_plain_variables() -> None:
     keras.Variable._direct_assign = direct_assign
 
 
-def _meet(variable: Any) -> None:
+def _handle_use(variable: KerasVariable) -> None:
     if stateless_value(variable) is not None:
         return
     if not context.has_strategy():
-        placed(variable)
-    elif state.current_frame() is not None or not context.in_cross_replica_context():
+        as_placed_variable(variable)
+    elif frames.current_frame() is not None or not context.in_cross_replica_context():
         raise ContextError(
             f"Keras variable {variable.path!r} was created outside of the scope of "
             f"{context.get_strategy()!r} and cannot be used in its replicas. Create the model, its "
             "optimizer and its metrics inside `with strategy.scope():`."
         )
-    elif state.records():
-        # A gradient tape knows variables of ours.
-        placed(variable)
+    elif frames.records():
+        # A gradient tape only records variables of this library.
+        as_placed_variable(variable)
 
 
-def placed(variable: Any) -> PlacedVariable:
-    """Returns a Keras variable as one with a twin; an ordinary one becomes a plain variable's twin."""
+def as_placed_variable(variable: KerasVariable) -> PlacedVariable:
+    """Returns a Keras variable as a ``PlacedVariable``; converts an ordinary one in place."""
     if not isinstance(variable, PlacedVariable):
         value = variable.__dict__.pop("_value", None)
         variable.__class__ = PlacedVariable
         variable.strategy = context.default_frame().strategy
-        with state.outside_of_frames():
+        with frames.outside_of_frames():
             evaluate_now(lambda: setattr(variable, "_value", value))
     made: PlacedVariable = variable
     return made
 
 
 def adopt(variables: Iterable[Any], strategy: Strategy) -> None:
-    """Makes ordinary Keras variables variables of a strategy, with the values that they have."""
+    """Converts ordinary Keras variables to variables of a strategy, with their current values."""
     for variable in variables:
         owner = getattr(variable, "strategy", None)
         if owner is None or owner is context.default_frame().strategy:
-            value = placed(variable).own_twin().read_value()
+            value = as_placed_variable(variable).own_twin().read_value()
             variable.strategy, variable.twin = strategy, None
             variable._value = value
 
 
-def twin_of(variable: Any) -> Variable:
-    """Returns the variable of ours that holds the value of a Keras variable."""
-    return placed(variable).own_twin()
+def twin_of(variable: KerasVariable) -> Variable:
+    """Returns the ``stratagem.Variable`` that holds the value of a Keras variable."""
+    return as_placed_variable(variable).own_twin()

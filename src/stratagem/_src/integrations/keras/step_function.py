@@ -1,8 +1,9 @@
-"""What Keras calls for each step: ``train_function``, ``test_function`` and ``predict_function``."""
+"""``StepFunction``: the ``train_function``, ``test_function`` and ``predict_function`` of a model."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,15 +11,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import PyTree
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.model_state import begin_step, end_step, give_back
+from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel
+from stratagem._src.integrations.keras.model_state import begin_step, end_step, return_state
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.integrations.keras.trainer_internals import variables_of
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.rows import num_local_rows
 
-__all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
+__all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction", "check_step_signature"]
 
 TRAIN_PARTS = (
     "trainable_variables",
@@ -31,7 +35,7 @@ PREDICT_PARTS = ("trainable_variables", "non_trainable_variables")
 
 
 class _Part(Sequence[Any]):
-    """One part of the state, for Keras to hold: of a list it would make one that tracks changes."""
+    """One part of the state, for Keras to hold. Keras would convert a list to a tracking list."""
 
     __slots__ = ("_arrays",)
 
@@ -44,24 +48,24 @@ class _Part(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._arrays)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Argument) -> Any:
         return self._arrays[index]
 
 
 class StepFunction:
-    """Takes batches from an iterator, and the state of a model through a step with each.
+    """Runs steps of a model: draws batches from an iterator and updates the state.
 
     Args:
         model: The Keras model.
         step: Its ``train_step``, ``test_step`` or ``predict_step``, which returns a result and the state.
-        parts: What the state consists of, as the model calls it.
-        strategy: Whose replicas share the work.
-        returns_rows: Whether results are rows for each example, of which none may be left out.
+        parts: The parts of the state, by their attribute names in the model.
+        strategy: The strategy whose replicas share the work.
+        returns_rows: Whether results have a row for each example, so that all of them must be returned.
     """
 
     def __init__(
         self,
-        model: Any,
+        model: KerasModel,
         step: Callable[..., Any],
         parts: tuple[str, ...],
         strategy: Strategy,
@@ -81,23 +85,23 @@ class StepFunction:
                 step,
                 strategy.replica_group,
                 f"a step of Keras over {', '.join(parts)}",
-                # Only a step of training gives all of its state a new value.
-                gives_away=parts is TRAIN_PARTS,
+                # Only a training step replaces all of its state.
+                donate=parts is TRAIN_PARTS,
             )
 
     def fits(self) -> bool:
-        """Returns whether devices and variables are still those for which the step may be compiled."""
+        """Returns whether devices and variables are still those of the compiled step."""
         if self._group is not self.strategy.replica_group:
             return False
         now = self._variables_now()
         return len(now) == len(self._variables) and all(map(operator.is_, now, self._variables))
 
     def _variables_now(self) -> list[Any]:
-        """Returns the model's variables in the order of the state, and where parts end."""
+        """Returns the model's variables in the order of the state, with a marker after each part."""
         return [v for part in self._parts for v in (*variables_of(self._model, part), part)]
 
-    def __call__(self, state: Any, iterator: Iterator[Any]) -> Any:
-        """Returns the result of the next ``steps_per_execution`` steps, and the state after them."""
+    def __call__(self, state: PyTree, iterator: Iterator[Any]) -> Any:
+        """Runs the next ``steps_per_execution`` steps; returns the last result and the state."""
         state = tuple(list(part) for part in state)
         run, draw = self._run, functools.partial(next, iterator)
         observer = recorder()
@@ -113,7 +117,7 @@ class StepFunction:
                     break
                 results.append(run(results[-1][1], batch))
         except BaseException:
-            give_back(self._model, self.strategy.replica_group)
+            return_state(self._model, self.strategy.replica_group)
             raise
         outputs, state = results[-1]
         if observer is not None and isinstance(outputs, dict) and not self._returns_rows:
@@ -125,24 +129,24 @@ class StepFunction:
             outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
         return outputs, tuple(map(_Part, state))
 
-    def _run(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        # Step by step a program cannot be divided: every replica then computes all of it.
+    def _run(self, state: PyTree, batch: PyTree) -> tuple[Any, Any]:
+        # An eager step cannot be partitioned: every replica then computes the whole batch.
         batch = place_batch(batch, self.strategy, divide=self._program is not None)
         group = self.strategy.replica_group
-        # No context manager: an interrupt between its beginning and the block would leave a step running
-        # that nobody ends.
+        # Not a context manager: an interrupt between __enter__ and the block would leave a step running
+        # that is never ended.
         try:
-            for_good = self._parts is TRAIN_PARTS
-            attempt, state = begin_step(self._model, self._parts, state, group, for_good=for_good)
+            donate = self._parts is TRAIN_PARTS
+            attempt, state = begin_step(self._model, self._parts, state, group, donate=donate)
             if self._program is None:
-                # Each process on its own, with values that are the same in all.
+                # Each process computes alone, with values that are the same in all of them.
                 local = jax.tree.map(group.local_view, (state, batch))
                 attempt.finished.append(self._step(*local))
             else:
                 self._program.run(state, batch, attempt)
             outputs, state = attempt.result()
         finally:
-            # Again, if an interrupt arrives meanwhile.
+            # Repeated if an interrupt arrives during the call; end_step is idempotent.
             try:
                 end_step(self._model, group)
             except BaseException:
@@ -151,3 +155,30 @@ class StepFunction:
         if self._returns_rows:
             outputs = jax.tree.map(group.local_view, outputs)
         return outputs, state
+
+
+def check_step_signature(model: KerasModel, name: str) -> None:
+    """Checks that a step of a model takes ``(state, data)``, as Keras on JAX calls it.
+
+    Args:
+        model: The Keras model.
+        name: ``train_step``, ``test_step`` or ``predict_step``.
+
+    Raises:
+        InvalidArgumentError: If it takes only the data, as on TensorFlow.
+    """
+    try:
+        signature = inspect.signature(getattr(model, name))
+    except ValueError:
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        is_predict = name == "predict_step"
+        returned = "predictions, non_trainable_variables" if is_predict else "logs, state"
+        raise InvalidArgumentError(
+            f"Keras on JAX calls {name}(self, state, data), which returns ({returned}), but "
+            f"that of {type(model).__name__} takes {signature}. {name}(self, data) is the form of Keras on "
+            "TensorFlow, where variables change in place; on JAX they are passed and returned in `state`. "
+            "docs/keras.md has an example."
+        ) from error

@@ -1,4 +1,4 @@
-"""One step of Keras as a program over the replicas, and how it is launched."""
+"""``StepProgram``: compiles a Keras step for all replicas, and launches it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import Var
 
-from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
+from stratagem._src.collectives.collective_jit import jit_with_collectives
+from stratagem._src.core.types import Jaxpr, PyTree, PyTreeDef, Tensor
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.dispatch_queue import (
     QUEUE,
     ProgramLine,
     check_not_in_callback,
-    process_watch,
+    process_monitor,
     run_in_turn,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.partitioner.divided_program import divide
-from stratagem._src.variables.atomicity import STORAGE_LOCK
+from stratagem._src.partitioner.partitioned_program import partition
+from stratagem._src.variables.locking import STORAGE_LOCK
 
 __all__ = ["StepProgram", "keeps_state"]
 
 
 class _Prepared(NamedTuple):
-    """The step for batches of one kind.
+    """The step, compiled for batches of one signature.
 
     Args:
-        program: It, compiled.
-        fingerprint: Equal for the same program in all processes.
-        arrays: The shapes and types of what it takes, which the fingerprint follows from.
-        errors: Where its host callbacks put their exceptions; ``None`` if there are none.
+        program: The compiled program.
+        fingerprint: A hash that is equal for the same program in all processes.
+        arrays: The shapes and dtypes of the arguments, from which the fingerprint is computed.
+        errors: Receives exceptions of its host callbacks; ``None`` if it has no callbacks.
     """
 
     program: _Jitted
@@ -46,34 +47,36 @@ class _Prepared(NamedTuple):
 class StepProgram:
     """A compiled ``step(state, batch)`` that returns ``(result, new_state)``.
 
-    The step sees the batch of all replicas, as on one device; what it computes is divided.
+    The step sees the global batch, as on one device; the partitioner divides the computation.
 
     Args:
-        step: The function, as of Keras: pure.
+        step: The pure function of Keras.
         group: The replicas.
-        name: What it does; the same in all processes.
-        gives_away: Whether the state is given to the program, which needs less memory. It is kept
-            anyway if the program may fail while it runs.
+        name: A description, the same in all processes.
+        donate: Whether to donate the state to the program, which needs less memory. The state is not
+            donated if the program may fail while it runs.
     """
 
     def __init__(
-        self, step: Callable[..., Any], group: ReplicaGroup, name: str, *, gives_away: bool
+        self, step: Callable[..., Any], group: ReplicaGroup, name: str, *, donate: bool
     ) -> None:
         self._step = step
         self._group = group
         self._name = name
-        self._gives_away = gives_away and not keeps_state(group)
+        self._donate = donate and not keeps_state(group)
         self._prepared: dict[Any, _Prepared] = {}
 
-    def run(self, state: Any, batch: Any, attempt: Attempt) -> None:
-        """Runs the step and notes in ``attempt`` what it returns, also if it is interrupted."""
+    def run(self, state: PyTree, batch: PyTree, attempt: Attempt) -> None:
+        """Runs the step and stores its results in ``attempt``, even if it is interrupted."""
         prepared = self._prepare(state, batch)
         attempt.read = lambda computed: prepared.program.result(computed, state, batch)
         if self._group.serialize_programs or self._group.spans_processes:
             check_not_in_callback()
             run_in_turn(lambda: self._launch(prepared, state, batch, attempt.finished))
         else:
-            with STORAGE_LOCK:  # other threads read the state under it
+            with STORAGE_LOCK:  # other threads read the state under this lock
+                # starmap calls the program and extends the list in C, so that no interrupt can arrive
+                # between the end of the program, which has donated the state, and the assignment.
                 attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
         if prepared.errors is not None:
             joint = self._name if self._group.spans_processes else None
@@ -84,11 +87,11 @@ class StepProgram:
                 raise
 
     def _launch(
-        self, prepared: _Prepared, state: Any, batch: Any, finished: list[list[Any]]
+        self, prepared: _Prepared, state: PyTree, batch: PyTree, finished: list[list[Any]]
     ) -> None:
         jitted = prepared.program.jitted
         if self._group.spans_processes:
-            watch = process_watch()
+            watch = process_monitor()
             watch.before_launch(self._name, prepared.fingerprint, lambda: prepared.arrays)
             finished += starmap(watch.run, ((lambda: jitted(state, batch),),))
             return
@@ -97,31 +100,31 @@ class StepProgram:
         for array in finished[0][:1]:
             QUEUE.in_flight = array
 
-    def _prepare(self, state: Any, batch: Any) -> _Prepared:
+    def _prepare(self, state: PyTree, batch: PyTree) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)
         kinds = tuple((a.shape, a.dtype, a.sharding) for a in leaves)
-        # The state as well: the model may have got another layer.
+        # The state is part of the key, because the model may have got another layer.
         key = (structure, kinds, tuple((a.shape, a.dtype) for part in state for a in part))
         prepared = self._prepared.get(key)
         if prepared is None:
             prepared = self._prepared[key] = self._compile(state, batch)
         return prepared
 
-    def _compile(self, state: Any, batch: Any) -> _Prepared:
-        """Compiles, before any lock is taken."""
+    def _compile(self, state: PyTree, batch: PyTree) -> _Prepared:
+        """Compiles the step. The caller holds no lock."""
         examples = jax.tree.map(_example, (state, batch))
         traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
         states, batches = jax.tree.leaves(state), jax.tree.leaves(batch)
         split = [array.sharding == self._group.sharded for array in batches]
-        divided = divide(
+        partitioned = partition(
             traced.replace(jaxpr=guarded), [*[False] * len(states), *split], self._group
         )
 
-        donates = self._gives_away and not has_callbacks
+        donates = self._donate and not has_callbacks
         program = _Jitted(
-            divided, guarded, jax.tree.structure(shapes), self._group, donates=donates
+            partitioned, guarded, jax.tree.structure(shapes), self._group, donates=donates
         )
         program.compile(state, batch)
         kinds = [(array.shape, str(array.dtype)) for array in (*states, *batches)]
@@ -135,43 +138,44 @@ class _Jitted:
     """A compiled function of a state and a batch.
 
     Args:
-        compute: Takes their arrays, and returns those of the results.
-        jaxpr: What it computes.
-        structure: Of the results.
+        compute: Takes the arrays of state and batch, and returns those of the results.
+        jaxpr: The jaxpr of ``compute``.
+        structure: The tree structure of the results.
         group: The replicas.
-        donates: Whether the state is given away.
+        donates: Whether the state is donated.
     """
 
     def __init__(
         self,
         compute: Callable[..., list[Any]],
-        jaxpr: Any,
-        structure: Any,
+        jaxpr: Jaxpr,
+        structure: PyTreeDef,
         group: ReplicaGroup,
         *,
         donates: bool,
     ) -> None:
         inputs = {variable: i for i, variable in enumerate(jaxpr.invars)}
-        # What comes out as it went in, such as weights in a step of evaluation, need not be copied.
+        # Outputs that are inputs, such as weights in an evaluation step, are not computed: XLA would copy
+        # them. `result` takes them from the arguments.
         returned = [
             inputs.get(atom) if isinstance(atom, Var) and not donates else None
             for atom in jaxpr.outvars
         ]
 
-        def step(state: Any, batch: Any) -> list[Any]:
+        def step(state: PyTree, batch: PyTree) -> list[Any]:
             results = compute(*jax.tree.leaves((state, batch)))
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
-        self.jitted = jit_with_exchanges(step, group, donate_argnums=(0,) if donates else ())
+        self.jitted = jit_with_collectives(step, group, donate_argnums=(0,) if donates else ())
         self._returned = returned
         self._structure = structure
 
-    def compile(self, state: Any, batch: Any) -> None:
-        """Compiles for arguments like these."""
+    def compile(self, state: PyTree, batch: PyTree) -> None:
+        """Compiles the function for arguments of these types."""
         self.jitted.lower(state, batch).compile()
 
-    def result(self, computed: list[Any], state: Any, batch: Any) -> Any:
-        """Returns the results, given what was computed."""
+    def result(self, computed: list[Any], state: PyTree, batch: PyTree) -> Any:
+        """Returns the results, from the computed arrays and the arguments."""
         remaining = iter(computed)
         given = jax.tree.leaves((state, batch))
         return self._structure.unflatten(
@@ -180,12 +184,12 @@ class _Jitted:
 
 
 def keeps_state(group: ReplicaGroup) -> bool:
-    """Returns whether a program never gets its state for good: another process may be gone meanwhile."""
-    return group.spans_processes and process_watch().waits_for_programs
+    """Returns whether state is never donated, because another process may be lost while the step runs."""
+    return group.spans_processes and process_monitor().waits_for_programs
 
 
-def _example(array: Any) -> jax.ShapeDtypeStruct:
-    """Returns what an array is, but not where it lies."""
+def _example(array: Tensor) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of an array, without its sharding."""
     return jax.ShapeDtypeStruct(
         array.shape, array.dtype, weak_type=getattr(array, "weak_type", False)
     )

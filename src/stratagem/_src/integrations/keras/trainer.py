@@ -1,8 +1,8 @@
-"""Keras' trainer under a strategy: ``fit``, ``evaluate``, ``predict`` and those for one batch.
+"""Patches the Keras trainer for strategies: ``fit``, ``evaluate``, ``predict`` and ``*_on_batch``.
 
-Keras' own loops, callbacks and steps stay. What is put in their places is how a step becomes a program,
-where batches lie, and what becomes of a model's values if something fails. Models that belong to no
-strategy are left to Keras.
+The loops, callbacks and steps of Keras are unchanged. The patches replace how a step is compiled, where
+batches are placed, and how a model's state is kept if something fails. Models without a strategy are not
+affected.
 """
 
 from __future__ import annotations
@@ -17,33 +17,46 @@ from typing import Any
 import keras
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.input.distributed_dataset import DistributedDataset
-from stratagem._src.integrations.keras.batch_callbacks import install_batch_callbacks
 from stratagem._src.integrations.keras.batch_placement import place_batch
-from stratagem._src.integrations.keras.call_turns import take_turn
+from stratagem._src.integrations.keras.callbacks import (
+    callbacks_of_worker,
+    install_batch_callbacks,
+    is_elastic,
+    is_leader,
+)
+from stratagem._src.integrations.keras.checkpoints import install_orbax_arrays, restore_all_deferred
+from stratagem._src.integrations.keras.data_consistency import comparison_of
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
-from stratagem._src.integrations.keras.deferred_restore import restore_all_deferred
-from stratagem._src.integrations.keras.equal_data import comparison_of
-from stratagem._src.integrations.keras.model_state import check_trained_here, give_back, take
+from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
+from stratagem._src.integrations.keras.metrics import as_keras_metrics
+from stratagem._src.integrations.keras.model_state import (
+    check_trained_here,
+    return_state,
+    take_state,
+)
 from stratagem._src.integrations.keras.model_strategy import (
     check_created_with,
-    note_model,
+    record_model_creation,
     strategy_of_model,
     strategy_to_compile_for,
 )
-from stratagem._src.integrations.keras.orbax_arrays import install_orbax_arrays
-from stratagem._src.integrations.keras.own_metrics import as_keras_metrics
 from stratagem._src.integrations.keras.placed_data import PlacedData
-from stratagem._src.integrations.keras.running_call import begin_call, running_call
-from stratagem._src.integrations.keras.step_arguments import check_takes_state
 from stratagem._src.integrations.keras.step_function import (
     PREDICT_PARTS,
     TEST_PARTS,
     TRAIN_PARTS,
     StepFunction,
+    check_step_signature,
 )
 from stratagem._src.integrations.keras.step_program import keeps_state
+from stratagem._src.integrations.keras.trainer_calls import (
+    begin_call,
+    run_exclusively,
+    running_call,
+)
 from stratagem._src.integrations.keras.trainer_internals import (
     JAXTrainer,
     Trainer,
@@ -53,11 +66,6 @@ from stratagem._src.integrations.keras.trainer_internals import (
     is_built,
     replace_data_adapter_of,
     replace_distribute_data,
-)
-from stratagem._src.integrations.keras.worker_callbacks import (
-    callbacks_of_worker,
-    is_elastic,
-    leads,
 )
 from stratagem._src.strategies.base import Strategy
 
@@ -76,8 +84,8 @@ _METRICS = {"metrics", "weighted_metrics"}
 
 @functools.cache
 def install_trainer() -> None:
-    """Has models that belong to a strategy trained by it, from now on."""
-    JAXTrainer.__init__ = _noting_creation(JAXTrainer.__init__)
+    """Patches the trainer, so that models under a strategy are trained by it."""
+    JAXTrainer.__init__ = _recording_creation(JAXTrainer.__init__)
     Trainer.compile = _compiling(Trainer.compile)
     Trainer._symbolic_build = _building(Trainer._symbolic_build)
     for name in _CALLS:
@@ -99,11 +107,11 @@ def install_trainer() -> None:
     install_orbax_arrays()
 
 
-def _noting_creation(original: Callable[..., None]) -> Callable[..., None]:
+def _recording_creation(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: KerasModel, *args: Argument, **kwargs: Argument) -> None:  # noqa: N807
         original(self, *args, **kwargs)
-        note_model(self)
+        record_model_creation(self)
 
     return __init__
 
@@ -112,7 +120,7 @@ def _compiling(original: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+    def compile(self: KerasModel, *args: Argument, **kwargs: Argument) -> None:
         strategy = strategy_to_compile_for(self)
         bound = signature.bind(self, *args, **kwargs)
         given = bound.arguments
@@ -130,7 +138,7 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: KerasModel, *args: Argument, **kwargs: Argument) -> Any:
         strategy = strategy_of_model(self)
         if strategy is None:
             return original(self, *args, **kwargs)
@@ -139,35 +147,39 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             bound = signature.bind(self, *args, **kwargs)
             kwargs = _arguments_of_worker(original.__name__, bound, strategy)
             args = ()
-        return take_turn(self, original.__name__, lambda: run(self, strategy, args, kwargs))
+        return run_exclusively(self, original.__name__, lambda: run(self, strategy, args, kwargs))
 
-    def run(self: Any, strategy: Strategy, args: Any, kwargs: Any) -> Any:
+    def run(self: KerasModel, strategy: Strategy, args: Argument, kwargs: Argument) -> Any:
         check_trained_here(self)
-        give_back(self, strategy.replica_group)  # a callback of one call may begin another
+        return_state(self, strategy.replica_group)  # a callback of one call may start another
         with begin_call(self, strategy), _scope_to_build(self, strategy):
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
-                give_back(self, strategy.replica_group)
+                return_state(self, strategy.replica_group)
                 raise
 
     return call
 
 
-def _scope_to_build(model: Any, strategy: Strategy) -> AbstractContextManager[object]:
-    """Returns the scope for a model that gets its variables with its first batch.
+def _scope_to_build(model: KerasModel, strategy: Strategy) -> AbstractContextManager[object]:
+    """Returns the strategy's scope for a model that is built with its first batch.
 
-    Not for others: what callbacks make, or Keras while it saves, does not belong to the strategy.
+    A built model needs no scope: objects that callbacks create, or Keras while saving, do not belong to the
+    strategy.
     """
     return contextlib.nullcontext() if is_built(model) else strategy.scope()
 
 
 def _building(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+    def symbolic_build(
+        self: KerasModel, iterator: KerasObject = None, data_batch: PyTree = None
+    ) -> None:
         strategy = strategy_of_model(self)
         if iterator is not None and is_elastic(strategy):
-            # Only one that is not built draws a batch, and a worker that has come is not.
+            # Keras draws a batch only if the model is not built. A joining worker's model is not built, so
+            # every worker draws it here to stay aligned.
             data_batch = first_batch(iterator)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
             original(self, iterator, data_batch)
@@ -179,7 +191,7 @@ def _building(original: Callable[..., None]) -> Callable[..., None]:
 def _arguments_of_worker(
     name: str, bound: inspect.BoundArguments, strategy: Strategy
 ) -> dict[str, Any]:
-    """Returns the arguments of a call for this one of several workers, of which one prints."""
+    """Returns the arguments of a call for this worker: only the leader prints and writes."""
     bound.apply_defaults()
     arguments = dict(bound.arguments)
     del arguments["self"]
@@ -187,7 +199,7 @@ def _arguments_of_worker(
     if name.endswith("_on_batch"):
         given = [arguments.get(part) for part in ("x", "y", "sample_weight")]
         comparison_of(bound.arguments["self"]).add(given)
-    if "verbose" in arguments and not leads(strategy):
+    if "verbose" in arguments and not is_leader(strategy):
         arguments["verbose"] = 0
     callbacks = arguments.get("callbacks", ())
     if "callbacks" in arguments and not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -201,8 +213,8 @@ def _making(
     original: Callable[..., Any], attribute: str, make: Callable[[Any, Strategy], StepFunction]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
-    def make_function(self: Any, force: bool = False) -> Any:
-        check_takes_state(self, attribute.replace("function", "step"))
+    def make_function(self: KerasModel, force: bool = False) -> Any:
+        check_step_signature(self, attribute.replace("function", "step"))
         call = running_call()
         is_running = call is not None and call.model is self
         strategy = call.strategy if call and is_running else strategy_of_model(self)
@@ -218,48 +230,49 @@ def _making(
 
 def _taking_state(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def get_state(self: Any, purge_model_variables: bool = False, **wanted: bool) -> Any:
+    def get_state(self: KerasModel, purge_model_variables: bool = False, **wanted: bool) -> Any:
         strategy = strategy_of_model(self)
         if strategy is None:
             return original(self, purge_model_variables=purge_model_variables, **wanted)
         parts = tuple(part for part in TRAIN_PARTS if wanted.get(part))
         group = strategy.replica_group
         trains = parts == TRAIN_PARTS and not keeps_state(group)
-        return take(self, parts, group, for_good=trains)
+        return take_state(self, parts, group, donate=trains)
 
     return get_state
 
 
 def _putting_back_state(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def sync_state(self: Any) -> None:
+    def sync_state(self: KerasModel) -> None:
         strategy = strategy_of_model(self)
         if strategy is None:
             original(self)
         else:
-            give_back(self, strategy.replica_group)
+            return_state(self, strategy.replica_group)
 
     return sync_state
 
 
-def _train_function(model: Any, strategy: Strategy) -> StepFunction:
+def _train_function(model: KerasModel, strategy: Strategy) -> StepFunction:
     options = strategy.extended.gradient_options
     if options is not None and options.dtype is not None and strategy.replica_group.size > 1:
-        # Its gradients are sums among others of one whole program, such as those of a BatchNormalization.
+        # In one partitioned program its gradients are sums like any others, such as those of
+        # BatchNormalization, and cannot be reduced in another dtype.
         raise UnsupportedError(
-            "Keras' own training step sums gradients in their own dtype, got "
-            f"CommunicationOptions(dtype={options.dtype!r}). Leave dtype out for fit and train_on_batch, "
-            "or write the step with strategy.run and optimizer.apply, which send gradients in that dtype."
+            "fit and train_on_batch of Keras reduce gradients in their own dtype, got "
+            f"CommunicationOptions(dtype={options.dtype!r}). Leave dtype out, or write the step with "
+            "strategy.run and optimizer.apply, which reduce gradients in that dtype."
         )
     return StepFunction(model, model.train_step, TRAIN_PARTS, strategy)
 
 
-def _test_function(model: Any, strategy: Strategy) -> StepFunction:
+def _test_function(model: KerasModel, strategy: Strategy) -> StepFunction:
     return StepFunction(model, model.test_step, TEST_PARTS, strategy)
 
 
-def _predict_function(model: Any, strategy: Strategy) -> StepFunction:
-    def predict_step(state: Any, batch: Any) -> Any:
+def _predict_function(model: KerasModel, strategy: Strategy) -> StepFunction:
+    def predict_step(state: PyTree, batch: PyTree) -> Any:
         outputs, non_trainable_variables = model.predict_step(state, batch)
         return outputs, (state[0], non_trainable_variables)
 
@@ -267,15 +280,15 @@ def _predict_function(model: Any, strategy: Strategy) -> StepFunction:
 
 
 def _data_adapter_of(
-    x: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    x: PyTree,
+    y: PyTree = None,
+    sample_weight: PyTree = None,
     batch_size: int | None = None,
     steps_per_epoch: int | None = None,
-    shuffle: Any = False,
-    class_weight: Any = None,
+    shuffle: Argument = False,
+    class_weight: Argument = None,
 ) -> Any:
-    """Returns what feeds Keras with data; placed on the replicas if a strategy's model asks."""
+    """Returns the data adapter of Keras; its batches are placed on the replicas under a strategy."""
     call = running_call()
     if is_dataset(x):
         strategy = None if call is None else call.strategy
@@ -286,16 +299,16 @@ def _data_adapter_of(
         )
     if call is None and isinstance(x, DistributedDataset):
         raise InvalidArgumentError(
-            "A distributed dataset feeds a model of the strategy that distributed it, got a model that "
-            "belongs to none. Make and compile it inside of `with strategy.scope():`."
+            "A distributed dataset needs a model of the strategy that distributed it, got a model "
+            "without a strategy. Create and compile it inside `with strategy.scope():`."
         )
     if call is None or isinstance(adapter, PlacedData):
         return adapter
     return PlacedData(adapter, call.strategy, divide=call.compiles)
 
 
-def _distribute_data(batch: Any, *args: Any) -> Any:
-    """Puts a batch on the devices; on the replicas if a strategy's model asks."""
+def _distribute_data(batch: PyTree, *args: Argument) -> Any:
+    """Places a batch on the devices; on the replicas under a strategy."""
     call = running_call()
     if call is None or args:
         return distribute_data(batch, *args)

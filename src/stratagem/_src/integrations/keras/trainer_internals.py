@@ -1,4 +1,4 @@
-"""The private names of Keras that the trainer needs: the only file that knows them.
+"""The private names of Keras that the trainer needs; no other file uses them.
 
 ``tests/unit/integrations/test_keras_trainer_internals.py`` has a test for each.
 """
@@ -14,6 +14,8 @@ from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, p
 from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 from keras.src.trainers.trainer import Trainer
 from keras.src.utils.python_utils import is_default
+
+from stratagem._src.integrations.keras.keras_internals import KerasAdapter, KerasModel, KerasObject
 
 __all__ = [
     "ArrayDataAdapter",
@@ -43,66 +45,66 @@ DataAdapter: Any = data_adapter.DataAdapter
 PyDatasetAdapter: Any = py_dataset_adapter.PyDatasetAdapter
 
 data_adapter_of: Callable[..., Any] = data_adapters.get_data_adapter
-"""Returns what feeds Keras with the data that a user gave."""
+"""Returns the data adapter for the data of a user."""
 
 
 def replace_data_adapter_of(function: Callable[..., Any]) -> None:
-    """Has ``function`` asked for what feeds Keras with the data that a user gave."""
+    """Makes Keras call ``function`` for the data adapter of a user's data."""
     data_adapters.get_data_adapter = function
 
 
-def is_shuffled(adapter: Any) -> Any:
-    """Returns whether an adapter of arrays or of a ``PyDataset`` puts them into random order."""
+def is_shuffled(adapter: KerasAdapter) -> Any:
+    """Returns whether an adapter of arrays or of a ``PyDataset`` shuffles."""
     if isinstance(adapter, ArrayDataAdapter):
         return adapter._shuffle
     return isinstance(adapter, PyDatasetAdapter) and adapter.shuffle
 
 
-def arrays_of(adapter: Any) -> Any:
-    """Returns the ``(x, y, sample_weight)`` whose rows an adapter of arrays gives, as far as there are."""
+def arrays_of(adapter: KerasAdapter) -> Any:
+    """Returns the ``(x, y, sample_weight)`` of an adapter of arrays, without missing parts."""
     return adapter._inputs
 
 
-def is_built(model: Any) -> bool:
-    """Returns whether all layers of a model have their variables."""
+def is_built(model: KerasModel) -> bool:
+    """Returns whether all layers of a model are built."""
     return all(layer.built for layer in model._flatten_layers())
 
 
-def first_batch(epoch_iterator: Any) -> Any:
-    """Returns the first batch of Keras' iterator over an epoch."""
+def first_batch(epoch_iterator: KerasObject) -> Any:
+    """Returns the first batch of an epoch iterator of Keras."""
     for _, _, batches in epoch_iterator:
         return batches[0] if isinstance(batches, (list, tuple)) else next(batches)
     return None
 
 
-def variables_of(model: Any, part: str) -> Sequence[Any]:
-    """Returns the variables of one part of the state that Keras takes through a step."""
+def variables_of(model: KerasModel, part: str) -> Sequence[Any]:
+    """Returns the variables of one part of a model's state."""
     if part == "optimizer_variables":
         return model.optimizer.variables if getattr(model, "optimizer", None) is not None else ()
     return getattr(model, part)
 
 
-def note_state_in_variables(model: Any) -> None:
-    """Notes that the variables of a model hold its state, and nothing else does."""
+def note_state_in_variables(model: KerasModel) -> None:
+    """Marks the state of a model as stored in its variables, and nowhere else."""
     model._jax_state = None
     model._jax_state_synced = True
 
 
 def replace_distribute_data(function: Callable[[Any], Any]) -> None:
-    """Has ``function`` called with each batch that is given to ``train_on_batch`` and the like."""
+    """Makes Keras call ``function`` with each batch of ``train_on_batch`` and similar methods."""
     trainer._distribute_data = function
 
 
 distribute_data: Callable[[Any], Any] = trainer._distribute_data
-"""Puts a batch on the devices."""
+"""Places a batch on the devices."""
 
 
-def initial_epoch(model: Any) -> int | None:
-    """Returns the epoch that a callback has set for ``fit`` to begin with."""
+def initial_epoch(model: KerasModel) -> int | None:
+    """Returns the initial epoch of ``fit`` that a callback has set."""
     epoch: int | None = model._initial_epoch
     return epoch
 
 
-def set_initial_epoch(model: Any, epoch: int | None) -> None:
-    """Sets the epoch for ``fit`` to begin with."""
+def set_initial_epoch(model: KerasModel, epoch: int | None) -> None:
+    """Sets the initial epoch of ``fit``."""
     model._initial_epoch = epoch

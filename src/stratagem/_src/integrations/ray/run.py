@@ -1,10 +1,11 @@
-"""``run``: a function in every task of a cluster whose tasks are actors of Ray."""
+"""``run``: calls a function in every task of a cluster of Ray actors."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -40,14 +41,14 @@ def run(
     max_worker_restarts: int = 10,
     start_timeout: float = 300.0,
 ) -> list[Any]:
-    """Calls a function in every task of a new cluster of Ray actors and returns what each returned.
+    """Calls a function in every task of a new cluster of Ray actors and returns the results.
 
     The tasks are actors in one placement group, on the Ray cluster that this program is connected to, or
-    on one that is started here. Each has ``TF_CONFIG`` and a secret, so that a strategy finds the others
-    by itself. If a task fails, the others are ended and its exception is raised. A worker of a job with a
-    chief and parameter servers that dies is started again by Ray, and calls the function anew.
+    on a new local one. Each has ``TF_CONFIG`` and a secret, so that a strategy finds the other tasks. If a
+    task fails, the others are stopped and its exception is raised. In a job with a chief and parameter
+    servers, Ray restarts a worker that dies, which then calls the function again.
 
-    Every dataset is split between the workers; each reads its part with ``get_dataset_shard``. It needs
+    Every dataset is split between the workers; each reads its shard with ``get_dataset_shard``. Needs
     ``stratagem[ray]``.
 
     >>> from stratagem.integrations import ray
@@ -56,25 +57,25 @@ def run(
     stratagem._src.cluster.errors.LaunchError: workers must be an integer >= 0, got -1.
 
     Args:
-        fn: What every task calls.
-        workers: How many workers there are.
+        fn: The function that every task calls.
+        workers: The number of workers.
         args: Arguments of ``fn``.
         kwargs: Keyword arguments of ``fn``.
-        chief: Whether there is a chief beside the workers.
-        ps: How many parameter servers there are. They are ended when the others are done.
-        cpus_per_task: How many CPUs Ray reserves for each task.
-        gpus_per_worker: How many GPUs Ray reserves for each worker.
-        datasets: Datasets of Ray Data, by name.
-        env: Variables that the tasks have.
-        max_worker_restarts: How often a worker may be started again.
-        start_timeout: Seconds until Ray must have found room for all tasks.
+        chief: Whether to add a chief to the workers.
+        ps: The number of parameter servers. They are stopped when the other tasks are done.
+        cpus_per_task: The number of CPUs that Ray reserves for each task.
+        gpus_per_worker: The number of GPUs that Ray reserves for each worker.
+        datasets: Ray Data datasets, by name.
+        env: Environment variables of the tasks.
+        max_worker_restarts: The maximum number of restarts of a worker.
+        start_timeout: Seconds within which Ray must place all tasks.
 
     Returns:
-        The results: the chief's, the workers', the parameter servers'. ``None`` for a task that was ended
-        because the job was done.
+        The results: the chief's, the workers', the parameter servers'. ``None`` for a task that was
+        stopped because the job was done.
 
     Raises:
-        UnavailableError: If there is no room for the tasks, or one of them is gone for good.
+        UnavailableError: If Ray cannot place the tasks, or a task is lost permanently.
         ImportError: If Ray is not installed.
     """
     counts = TaskCounts(workers, ps, chief)
@@ -90,7 +91,7 @@ def run(
 
 
 def _split(datasets: Mapping[str, Any], workers: int) -> list[dict[str, Any]]:
-    """Returns the parts of every dataset, by worker."""
+    """Returns the shards of every dataset, for each worker."""
     parts = {
         name: dataset.streaming_split(workers, equal=True) for name, dataset in datasets.items()
     }
@@ -101,7 +102,7 @@ class _RayJob:
     """The actors of one call of ``run``."""
 
     def __init__(
-        self, ray: Any, placement: RayPlacement, counts: TaskCounts, max_worker_restarts: int
+        self, ray: ModuleType, placement: RayPlacement, counts: TaskCounts, max_worker_restarts: int
     ) -> None:
         self._ray = ray
         self._placement = placement

@@ -1,4 +1,4 @@
-"""``TaskActor``: one task of a cluster as an actor of Ray."""
+"""``TaskActor``: a Ray actor that runs one task of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _shards: dict[str, Any] = {}
 
 
 def get_dataset_shard(name: str = "train") -> Any:
-    """Returns this worker's part of a dataset that was given to ``run``, as Ray Data's iterator.
+    """Returns this worker's shard of a dataset that was passed to ``run``, as a Ray Data iterator.
 
     >>> from stratagem.integrations.ray import get_dataset_shard
     >>> get_dataset_shard("train")
@@ -28,7 +28,7 @@ def get_dataset_shard(name: str = "train") -> Any:
     KeyError: "dataset must be one of those given to run(..., datasets=...), [], got 'train'."
 
     Raises:
-        KeyError: If ``run`` was given no dataset of this name, or this is not one of its workers.
+        KeyError: If ``run`` has no dataset of this name, or this process is not one of its workers.
     """
     if name not in _shards:
         raise KeyError(
@@ -39,13 +39,13 @@ def get_dataset_shard(name: str = "train") -> Any:
 
 
 class TaskActor:
-    """Has an address, and then calls a function as a task of the cluster."""
+    """Reserves an address, and then calls a function as a task of the cluster."""
 
     def __init__(self) -> None:
         self._port: ReservedPorts | None = None
 
     def address(self) -> tuple[str, int]:
-        """Returns the host of this actor, and a port that is held for it."""
+        """Returns the host of this actor, and a port that is reserved for it."""
         host: str = load_ray("integrations.ray").util.get_node_ip_address()
         self._port = ReservedPorts(1, host)
         [port] = self._port
@@ -60,17 +60,17 @@ class TaskActor:
         environment: dict[str, str],
         shards: dict[str, Any],
     ) -> Any:
-        """Returns what the function returns in the process of this task."""
+        """Calls the function in the process of this task, and returns its result."""
         host = load_ray("integrations.ray").util.get_node_ip_address()
         described = json.loads(tf_config)
         task = described["task"]
         addresses = described["cluster"].get(task["type"])
         if addresses is not None and not addresses[task["index"]].startswith(f"{host}:"):
             raise RuntimeError(
-                f"{task['type']} {task['index']} must come back at {addresses[task['index']]}, where the "
-                f"others look for it, but Ray has started it on {host}."
+                f"{task['type']} {task['index']} must restart at {addresses[task['index']]}, where the "
+                f"other tasks expect it, but Ray restarted it on {host}."
             )
-        # Not in the actor's runtime environment, which Ray's dashboard shows.
+        # Set here, because Ray's dashboard shows the actor's runtime environment.
         os.environ.update(environment | {"TF_CONFIG": tf_config, SECRET_VARIABLE: secret})
         _shards.update(shards)
         sys.path += [folder for folder in path if folder not in sys.path]

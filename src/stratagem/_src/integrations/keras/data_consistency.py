@@ -1,7 +1,7 @@
-"""Checks that workers give Keras the same data, of which each computes its own rows.
+"""Checks that all workers pass the same data to Keras, because each computes its own rows of it.
 
-Rows of different arrays would be mixed into one batch without a word: a program draws its data after one
-worker has drawn a random number more than another, or reads files that differ.
+Otherwise rows of different arrays would silently be mixed into one batch: for example, if one worker has
+drawn one random number more than another before the data, or reads different files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.core.types import Leaf, PyTree
+from stratagem._src.integrations.keras.keras_internals import KerasModel
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
@@ -26,17 +28,17 @@ _MAX_BATCHES_APART = 64
 _NAMES = ("x", "y", "sample_weight")
 
 
-def check_equal_arrays(data: Any) -> None:
+def check_equal_arrays(data: PyTree) -> None:
     """Checks that all workers have the same arrays.
 
     Args:
-        data: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each any structure of arrays.
+        data: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``, each an arbitrary structure of arrays.
 
     Raises:
         ReplicaMismatchError: If not. It names the arrays and the workers.
     """
     mine = [[name, *_checksum(array)] for name, array in _named(data)]
-    every = process_watch().exchange("keras arrays", mine, "arrays that Keras is given")
+    every = process_monitor().all_gather_object("keras arrays", mine, "arrays that Keras is given")
     if all(arrays == every[0] for arrays in every):
         return
     leaders = {name: rest for name, *rest in every[0]}
@@ -49,23 +51,23 @@ def check_equal_arrays(data: Any) -> None:
                     f"{name} of worker {worker} {_difference(leaders.get(name), of_worker.get(name))}"
                 )
     raise ReplicaMismatchError(
-        "Every worker must give Keras the same arrays, because each computes its own rows of them, but "
+        "Every worker must pass the same arrays to Keras, because each computes its own rows of them, but "
         f"{'; '.join(found)}. {_ADVICE}"
     )
 
 
 _ADVICE = (
-    "Draw random data from a generator of its own, numpy.random.default_rng(seed), with the same seed on "
-    "every worker, and read the same files. If each worker has rows of its own, give Keras "
-    "strategy.distribute_datasets_from_function(...) in place of arrays."
+    "Draw random data from a separate generator, numpy.random.default_rng(seed), with the same seed on "
+    "every worker, and read the same files. If each worker has its own rows, pass "
+    "strategy.distribute_datasets_from_function(...) instead of arrays."
 )
 
 
 class BatchComparison:
-    """Compares the batches that workers are given one after the other.
+    """Compares the sequences of batches of all workers.
 
-    An exchange with the others takes longer than a checksum. So it is done after 1, 2, 4, 8 … and every 64
-    batches, for all batches since the last one, and when it is asked for.
+    A round trip between the workers takes longer than a checksum. So checksums are compared after 1, 2, 4,
+    8 … and every 64 batches, for all batches since the last comparison, and in ``finish``.
     """
 
     def __init__(self) -> None:
@@ -73,12 +75,12 @@ class BatchComparison:
         self._sums: list[Any] = []
 
     def restart(self) -> None:
-        """Counts batches from the first one again; all workers must call it."""
+        """Compares pending batches and restarts the count; all workers must call it."""
         self.finish()
         self._count = 0
 
-    def add(self, batch: Any) -> None:
-        """Takes in the next batch of this worker.
+    def add(self, batch: PyTree) -> None:
+        """Adds the next batch of this worker.
 
         Raises:
             ReplicaMismatchError: If batches differ between the workers.
@@ -89,7 +91,7 @@ class BatchComparison:
             self.finish()
 
     def finish(self) -> None:
-        """Compares the batches that have not been compared yet; all workers must call it.
+        """Compares the pending batches; all workers must call it.
 
         Raises:
             ReplicaMismatchError: If they differ.
@@ -97,12 +99,14 @@ class BatchComparison:
         if not self._sums:
             return
         first, sums, self._sums = self._count - len(self._sums), self._sums, []
-        every = process_watch().exchange("keras batches", sums, "batches that Keras is given")
+        every = process_monitor().all_gather_object(
+            "keras batches", sums, "batches that Keras is given"
+        )
         for number, of_all in enumerate(zip(*every), first):  # noqa: B905 - the counts are compared elsewhere
             for worker, arrays in enumerate(of_all):
                 if arrays != of_all[0]:
                     raise ReplicaMismatchError(
-                        "Every worker must give Keras the same batches, because each computes its own "
+                        "Every worker must pass the same batches to Keras, because each computes its own "
                         f"rows of them, but batch {number} of worker {worker} differs from the leader's "
                         f"in {_names_that_differ(of_all[0], arrays)}. {_ADVICE}"
                     )
@@ -111,13 +115,13 @@ class BatchComparison:
 _comparisons: weakref.WeakKeyDictionary[Any, BatchComparison] = weakref.WeakKeyDictionary()
 
 
-def comparison_of(model: Any) -> BatchComparison:
-    """Returns what compares the batches that ``train_on_batch`` and the like of a model are given."""
+def comparison_of(model: KerasModel) -> BatchComparison:
+    """Returns the comparison of the batches of ``train_on_batch`` and similar methods of a model."""
     return _comparisons.setdefault(model, BatchComparison())
 
 
-def _named(data: Any) -> list[tuple[str, Any]]:
-    """Returns the arrays of a batch, or of all of them, with names for messages."""
+def _named(data: PyTree) -> list[tuple[str, Any]]:
+    """Returns the arrays of a batch or of the whole data, with names for messages."""
     parts = data if isinstance(data, (tuple, list)) else (data,)
     names = _NAMES if len(parts) <= len(_NAMES) else [f"[{i}]" for i in range(len(parts))]
     return [
@@ -128,23 +132,23 @@ def _named(data: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _is_of_all_workers(leaf: Any) -> bool:
-    """Returns whether each worker has a part of its own of a value already."""
+def _is_of_all_workers(leaf: Leaf) -> bool:
+    """Returns whether a value is already distributed over the workers."""
     if isinstance(leaf, jax.Array):
         return not leaf.is_fully_addressable
     return isinstance(leaf, (PerReplica, Mirrored))
 
 
-def _checksum(leaf: Any) -> list[Any]:
-    """Returns shape, dtype and a checksum that depends on values and on their order.
+def _checksum(leaf: Leaf) -> list[Any]:
+    """Returns the shape, the dtype and a checksum that depends on the values and their order.
 
-    Sums of blocks, and of what has the same place in each block, take a fifth of the time of a checksum of
-    all bytes (10 GB/s), and a value that moves changes one of them.
+    The checksum covers the sum of each block, and the sums over blocks of each position. That takes a fifth
+    of the time of a checksum of all bytes (10 GB/s), and a value that moves changes one of the sums.
     """
     array = np.asarray(leaf)
     described = [list(array.shape), array.dtype.str]
     if array.dtype.hasobject:
-        return described  # its bytes are addresses
+        return described  # its bytes are pointers
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     block = _WORDS_IN_BLOCK * 8
     whole = content.size // block * block
@@ -157,9 +161,9 @@ def _checksum(leaf: Any) -> list[Any]:
 
 def _difference(leaders: list[Any] | None, own: list[Any] | None) -> str:
     if leaders is None or own is None:
-        return "is there on one of them only, this worker or the leader"
+        return "exists only on this worker or only on the leader"
     if leaders[:2] == own[:2]:
-        return "has the leader's shape but other values"
+        return "has the leader's shape but different values"
     return (
         f"has shape {tuple(own[0])} and dtype {np.dtype(own[1])}, and the leader's has "
         f"{tuple(leaders[0])} and {np.dtype(leaders[1])}"

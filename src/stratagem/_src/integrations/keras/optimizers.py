@@ -1,4 +1,4 @@
-"""Keras optimizers in replicas and in compiled functions."""
+"""Keras optimizers in replicas and in compiled functions, also with variables of ``stratagem``."""
 
 from __future__ import annotations
 
@@ -13,51 +13,58 @@ from stratagem._src.core.errors import (
     ContextError,
     NotAnArrayError,
     ShapeMismatchError,
+    VariableError,
 )
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
+from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.integrations.keras.keras_internals import (
     APPLY,
     APPLY_SCALED,
+    KerasOptimizer,
+    KerasVariable,
     in_stateless_scope,
 )
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, strategy_of
-from stratagem._src.integrations.keras.replicas import one_of_several
-from stratagem._src.integrations.keras.variable_views import viewed
+from stratagem._src.integrations.keras.replicas import multi_replica_context
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
+from stratagem._src.variables.variable import Variable
 
-__all__ = ["apply", "apply_scaled"]
+__all__ = ["apply", "apply_scaled", "as_keras_variables"]
 
 _NewValues = list[tuple[Any, Any]]
 
 
-def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
-    """Takes the place of ``Optimizer.apply``: replicas take one step together, with their sum."""
+def apply(optimizer: KerasOptimizer, grads: PyTree, trainable_variables: PyTree = None) -> None:
+    """Replaces ``Optimizer.apply``: all replicas take one step with the sum of their gradients."""
     _apply_together(APPLY, _step, optimizer, grads, trainable_variables)
 
 
-def apply_scaled(optimizer: Any, grads: Any, trainable_variables: Any = None) -> None:
-    """Takes the place of ``LossScaleOptimizer.apply``."""
+def apply_scaled(
+    optimizer: KerasOptimizer, grads: PyTree, trainable_variables: PyTree = None
+) -> None:
+    """Replaces ``LossScaleOptimizer.apply``."""
     _apply_together(APPLY_SCALED, _scaled_step, optimizer, grads, trainable_variables)
 
 
 def _apply_together(
     original: Callable[..., None],
     step: Callable[[Any, list[Any], list[Any]], _NewValues],
-    optimizer: Any,
-    grads: Any,
-    trainable_variables: Any,
+    optimizer: KerasOptimizer,
+    grads: PyTree,
+    trainable_variables: PyTree,
 ) -> None:
     grads = list(grads)
     if trainable_variables is None:
-        variables = viewed(optimizer, list(optimizer._trainable_variables))
+        variables = as_keras_variables(optimizer, list(optimizer._trainable_variables))
     else:
-        variables = trainable_variables = viewed(optimizer, list(trainable_variables))
-    replica = one_of_several()
-    in_function = state.current_frame() is not None
+        variables = trainable_variables = as_keras_variables(optimizer, list(trainable_variables))
+    replica = multi_replica_context()
+    in_function = frames.current_frame() is not None
     if in_stateless_scope() or not grads or len(grads) != len(variables):
         original(optimizer, grads, trainable_variables)
         return
@@ -83,18 +90,20 @@ def _apply_together(
     replica.merge_per_replica(f"apply of {optimizer.name!r}", take_step, present)
 
 
-def _check_shape(gradient: Any, variable: Any) -> None:
+def _check_shape(gradient: ArrayLike, variable: KerasVariable) -> None:
     if gradient is None or isinstance(gradient, PerReplica):
         return
     received, shape = tuple(np.shape(gradient)), tuple(variable.shape)
     if received != shape:
         raise ShapeMismatchError(
-            f"A gradient has the shape of its variable, got {received} for {variable.path!r} of shape "
-            f"{shape}. Give the optimizer gradients and variables in the same order."
+            f"A gradient must have the shape of its variable, got {received} for {variable.path!r} of "
+            f"shape {shape}. Pass gradients and variables to the optimizer in the same order."
         )
 
 
-def _check_strategy(optimizer: Any, strategy: Strategy | None, current: Strategy) -> None:
+def _check_strategy(
+    optimizer: KerasOptimizer, strategy: Strategy | None, current: Strategy
+) -> None:
     if strategy is not current:
         where = "outside of any scope" if strategy is None else f"in the scope of {strategy!r}"
         raise ContextError(
@@ -105,22 +114,23 @@ def _check_strategy(optimizer: Any, strategy: Strategy | None, current: Strategy
 
 def _take_step(
     step: Callable[[Any, list[Any], list[Any]], _NewValues],
-    optimizer: Any,
+    optimizer: KerasOptimizer,
     grads: list[Any],
     variables: list[Any],
 ) -> None:
-    """Computes all new values first, so that a step that fails changes nothing."""
+    """Computes all new values before assigning any, so that a failing step changes nothing."""
     if not optimizer.built:
         with keras.name_scope(optimizer.name, caller=optimizer):
             optimizer.build(variables)
     grads = [
-        _beside(gradient, variable) for gradient, variable in zip(grads, variables, strict=True)
+        _move_to_variable(gradient, variable)
+        for gradient, variable in zip(grads, variables, strict=True)
     ]
     for variable, value in step(optimizer, grads, variables):
         variable.assign(value)
 
 
-def _step(optimizer: Any, grads: list[Any], variables: list[Any]) -> _NewValues:
+def _step(optimizer: KerasOptimizer, grads: list[Any], variables: list[Any]) -> _NewValues:
     state_of = _unique([*variables, *optimizer._trainable_variables, *optimizer.variables])
     before = [variable.value for variable in state_of]
     with keras.StatelessScope(list(zip(state_of, before, strict=True))) as scope:
@@ -133,10 +143,10 @@ def _step(optimizer: Any, grads: list[Any], variables: list[Any]) -> _NewValues:
     ]
 
 
-def _scaled_step(optimizer: Any, grads: list[Any], variables: list[Any]) -> _NewValues:
+def _scaled_step(optimizer: KerasOptimizer, grads: list[Any], variables: list[Any]) -> _NewValues:
     given = {id(variable): gradient for variable, gradient in zip(variables, grads, strict=True)}
     trained, own = list(optimizer._trainable_variables), list(optimizer.variables)
-    # Not `apply`, which assigns inside a conditional.
+    # Not `apply`, which assigns variables inside a conditional.
     new_trained, new_own = optimizer.stateless_apply(
         [variable.value for variable in own],
         [given.get(id(variable)) for variable in trained],
@@ -149,8 +159,8 @@ def _unique(variables: Sequence[Any]) -> list[Any]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def _beside(gradient: Any, variable: Any) -> Any:
-    """Returns a gradient on the devices where its variable is."""
+def _move_to_variable(gradient: ArrayLike, variable: KerasVariable) -> Any:
+    """Moves a gradient to the devices of its variable."""
     value = variable.value
     if isinstance(gradient, PerReplica):
         raise NotAnArrayError(
@@ -160,3 +170,51 @@ def _beside(gradient: Any, variable: Any) -> Any:
     if gradient is None or is_tracer(gradient) or is_tracer(value):
         return gradient
     return jax.device_put(gradient, value.sharding)
+
+
+def as_keras_variables(optimizer: KerasOptimizer, variables: list[Any]) -> list[Any]:
+    """Returns the variables, with a Keras view instead of each ``stratagem.Variable``.
+
+    A view is a Keras variable whose twin is the variable itself: both have one value. An optimizer
+    identifies its variables by object identity, so it always gets the view that it was built with.
+
+    Raises:
+        VariableError: If a new view is needed in a ``keras.StatelessScope``.
+    """
+    trained = list(optimizer._trainable_variables)
+    if not any(isinstance(v, Variable) for v in (*variables, *trained)):
+        return variables
+    for index, variable in enumerate(trained):
+        if isinstance(variable, Variable):  # the program called optimizer.build
+            view = trained[index] = _view_of(optimizer, variable)
+            optimizer._trainable_variables_indices[optimizer._var_key(view)] = index
+    # Bypasses Keras's attribute tracking, which would count the views as the optimizer's own variables.
+    object.__setattr__(optimizer, "_trainable_variables", trained)
+    known = {id(v.twin): v for v in trained if isinstance(v, PlacedVariable)}
+    for variable in variables:
+        if isinstance(variable, Variable) and id(variable) not in known:
+            known[id(variable)] = _view_of(optimizer, variable)
+    return [known[id(v)] if isinstance(v, Variable) else v for v in variables]
+
+
+def _view_of(optimizer: KerasOptimizer, variable: Variable) -> PlacedVariable:
+    if in_stateless_scope():
+        raise VariableError(
+            f"A Keras optimizer must be built with stratagem.Variable {variable.name!r} before it is used "
+            f"in a keras.StatelessScope, but {optimizer.name!r} is not. Call optimizer.build(variables) "
+            "first."
+        )
+    view = object.__new__(PlacedVariable)
+    default: Any = context.default_frame().strategy
+    view.strategy = getattr(variable, "distribute_strategy", default)
+    view.twin = variable
+    keras.Variable.__init__(
+        view,
+        "zeros",  # never used: the value is the twin's
+        shape=tuple(variable.shape),
+        dtype=variable.dtype,
+        trainable=variable.trainable,
+        name=variable.name.replace("/", "_"),
+    )
+    view._constraint = variable.constraint
+    return view

@@ -1,4 +1,4 @@
-"""Keras as ``stratagem.keras``: imported when it is first asked for, with JAX as its backend."""
+"""Imports Keras for ``stratagem.keras`` on first use, with the JAX backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load_keras() -> ModuleType:
 
     Raises:
         MissingExtraError: If it is not installed.
-        KerasBackendError: If it runs, or is told to run, on something else than JAX.
+        KerasBackendError: If its backend, or the configured one, is not JAX.
     """
     chosen = os.environ.get(_SETTING)
     if "keras" not in sys.modules and chosen not in (None, "", "jax"):
@@ -31,7 +31,7 @@ def load_keras() -> ModuleType:
         if error.name != "keras":
             raise
         raise MissingExtraError(
-            "stratagem.keras is Keras 3, which is not installed. Install it with "
+            "stratagem.keras needs Keras 3, which is not installed. Install it with "
             "`pip install stratagem[keras]`."
         ) from error
     finally:
@@ -56,6 +56,6 @@ def check_backend(keras: ModuleType) -> None:
 def _wrong_backend(received: str) -> KerasBackendError:
     return KerasBackendError(
         f"Keras under strategies needs its JAX backend, got {received}. Set KERAS_BACKEND=jax in the "
-        "environment before Keras is first imported, or use stratagem.keras in place of the first "
-        "`import keras`, which chooses it."
+        "environment before Keras is first imported, or use stratagem.keras instead of the first "
+        "`import keras`; it selects the backend."
     )

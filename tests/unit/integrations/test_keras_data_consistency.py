@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.integrations.keras import equal_data
-from stratagem._src.integrations.keras.equal_data import BatchComparison, check_equal_arrays
+from stratagem._src.integrations.keras import data_consistency
+from stratagem._src.integrations.keras.data_consistency import BatchComparison, check_equal_arrays
 
 
 class Others:
@@ -17,9 +17,9 @@ class Others:
     def __init__(self, monkeypatch):
         self.leaders = None
         self.exchanged = []
-        monkeypatch.setattr(equal_data, "process_watch", lambda: self)
+        monkeypatch.setattr(data_consistency, "process_monitor", lambda: self)
 
-    def exchange(self, topic, value, what):
+    def all_gather_object(self, topic, value, what):
         value = json.loads(json.dumps(value))  # as it travels
         self.exchanged.append(value)
         return [value if self.leaders is None else self.leaders.pop(0), value]
@@ -92,9 +92,9 @@ def test_every_array_that_differs_is_named(others):
     with pytest.raises(ReplicaMismatchError) as caught:
         check_equal_arrays((x | {"text": np.zeros(4)}, [np.zeros(4), np.zeros(4)], np.ones(4)))
     text = str(caught.value)
-    assert "x['text'] of worker 1 has the leader's shape but other values" in text
+    assert "x['text'] of worker 1 has the leader's shape but different values" in text
     assert "y[1] of worker 1" in text
-    assert "sample_weight of worker 1 is there on one of them only" in text
+    assert "sample_weight of worker 1 exists only on this worker or only on the leader" in text
     assert "image" not in text
     assert "y[0]" not in text
 

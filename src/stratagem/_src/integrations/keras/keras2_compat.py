@@ -1,0 +1,126 @@
+"""Compatibility with programs for ``tf.keras``: names of Keras 2, directory saving, TensorBoard."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import keras
+
+from stratagem._src.core.io_options import LoadOptions, SaveOptions
+from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
+from stratagem._src.telemetry.summary.recording import histogram, image, scalar
+from stratagem._src.telemetry.summary.recording_state import record_if
+from stratagem._src.telemetry.summary.writer import create_file_writer
+
+__all__ = ["install_keras2_names", "save_in_directories", "write_without_tensorflow"]
+
+# The modules of ``tf.keras`` that have more names than those of ``keras``. Keras itself has the table.
+_MODULES = ("backend", "layers", "losses", "metrics", "preprocessing")
+_OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "Optimizer", "RMSprop", "SGD")
+
+
+def install_keras2_names() -> None:
+    """Adds ``losses.Reduction``, ``Metric.reset_states``, ``optimizers.legacy.Adam`` and similar names.
+
+    Existing names of ``keras`` are unchanged.
+    """
+    for name in _MODULES:
+        module: Any = getattr(keras, name)
+        module.__getattr__ = _found_in_tf_keras(module, f"keras._tf_keras.keras.{name}")
+    for name in _OPTIMIZERS:
+        # In Keras 3 these raise. Removed arguments of optimizers, such as decay=, still do.
+        setattr(keras.optimizers.legacy, name, getattr(keras.optimizers, name))
+    keras.Metric.reset_states = _reset_states
+
+
+def _found_in_tf_keras(module: ModuleType, fuller: str) -> Callable[[str], Any]:
+    def find(name: str) -> Any:
+        # Python looks up optional dunder names; they do not justify loading the table.
+        if not name.startswith("__"):
+            table = importlib.import_module(fuller)
+            if hasattr(table, name):
+                return getattr(table, name)
+        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+    return find
+
+
+def _reset_states(self: KerasObject) -> None:
+    """Calls ``reset_state``, its Keras 3 name."""
+    self.reset_state()
+
+
+_SAVE = keras.Model.save
+_LOAD = keras.saving.load_model
+
+
+def save_in_directories() -> None:
+    """Makes ``model.save(path)`` without an extension save a directory, as in Keras 2.
+
+    Keras 3 rejects such a path. The directory has the files of a ``.keras`` archive; ``load_model`` reads
+    it.
+    """
+    keras.Model.save = _save
+    keras.saving.load_model = keras.models.load_model = _load
+
+
+@functools.wraps(_SAVE)
+def _save(
+    model: KerasModel,
+    filepath: Argument,
+    overwrite: bool = True,
+    zipped: bool | None = None,
+    *,
+    options: SaveOptions | None = None,
+    **kwargs: Argument,
+) -> None:
+    is_directory = isinstance(filepath, (str, os.PathLike)) and not os.path.splitext(filepath)[1]
+    if is_directory and zipped is None and kwargs.get("save_format") in (None, "tf"):
+        kwargs.pop("save_format", None)
+        zipped = False
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            # Otherwise saved_model.load() would find the functions and weights of an older model here.
+            os.remove(os.path.join(filepath, "saved_model.json"))
+        if overwrite and os.path.exists(os.path.join(filepath, "config.json")):
+            # Keras fails if an older model left this directory, because it creates it.
+            shutil.rmtree(os.path.join(filepath, "assets"), ignore_errors=True)
+    _SAVE(model, filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+
+
+@functools.wraps(_LOAD)
+def _load(
+    filepath: Argument, *args: Argument, options: LoadOptions | None = None, **kwargs: Argument
+) -> Any:
+    return _LOAD(filepath, *args, **kwargs)
+
+
+# The functions of tf.summary that the callback uses, except graph traces.
+_OWN_SUMMARY = SimpleNamespace(
+    create_file_writer=create_file_writer,
+    histogram=histogram,
+    image=image,
+    record_if=record_if,
+    scalar=scalar,
+)
+
+
+def write_without_tensorflow() -> None:
+    """Makes ``keras.callbacks.TensorBoard`` use ``sg.summary`` if TensorFlow is not installed.
+
+    It then writes no graph of the model, which only TensorFlow's summaries support.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        keras.callbacks.TensorBoard.summary = property(lambda callback: _OWN_SUMMARY)
+        keras.callbacks.TensorBoard._write_keras_model_summary = _write_no_graph
+
+
+def _write_no_graph(callback: KerasObject) -> None:
+    """Replaces the method that writes the model's layers as JSON."""
