@@ -80,6 +80,7 @@ def conv2d(
 
     JAX equivalent: ``jax.lax.conv_general_dilated``.
 
+    >>> import numpy as np
     >>> conv2d(np.ones((1, 3, 3, 1), "float32"), np.ones((2, 2, 1, 1), "float32"), 1, "VALID").shape
     (1, 2, 2, 1)
     """
@@ -99,6 +100,7 @@ def conv3d(
 ) -> jax.Array:
     """Convolves along three dimensions; the arguments are like those of ``conv2d``.
 
+    >>> import numpy as np
     >>> x = np.ones((1, 3, 3, 3, 1), "float32")
     >>> conv3d(x, np.ones((2, 2, 2, 1, 1), "float32"), [1] * 5, "VALID").shape
     (1, 2, 2, 2, 1)
@@ -119,6 +121,7 @@ def convolution(
 ) -> jax.Array:
     """Convolves along all spatial dimensions of the filter.
 
+    >>> import numpy as np
     >>> convolution(np.ones((1, 3, 3, 1), "float32"), np.ones((2, 2, 1, 1), "float32")).shape
     (1, 2, 2, 1)
     """
@@ -149,6 +152,7 @@ def depthwise_conv2d(
         dilations: The spacing of the filter's elements along height and width.
         name: Ignored.
 
+    >>> import numpy as np
     >>> x = np.ones((1, 3, 3, 2), "float32")
     >>> depthwise_conv2d(x, np.ones((2, 2, 2, 3), "float32"), [1] * 4, "SAME").shape
     (1, 3, 3, 6)
@@ -173,6 +177,7 @@ def separable_conv2d(
 ) -> jax.Array:
     """Applies a depthwise convolution, followed by a pointwise (1 x 1) convolution.
 
+    >>> import numpy as np
     >>> x = np.ones((1, 3, 3, 2), "float32")
     >>> depthwise, pointwise = np.ones((2, 2, 2, 1), "float32"), np.ones((1, 1, 2, 3), "float32")
     >>> separable_conv2d(x, depthwise, pointwise, [1] * 4, "SAME").shape
@@ -204,6 +209,7 @@ def conv2d_transpose(
         dilations: The spacing of the filter's elements.
         name: Ignored.
 
+    >>> import numpy as np
     >>> x = np.ones((1, 2, 2, 1), "float32")
     >>> conv2d_transpose(x, np.ones((3, 3, 1, 1), "float32"), [1, 4, 4, 1], 2).shape
     (1, 4, 4, 1)

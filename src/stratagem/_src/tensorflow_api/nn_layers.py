@@ -134,6 +134,7 @@ def space_to_depth(
 ) -> jax.Array:
     """Moves spatial blocks into channels.
 
+    >>> import numpy as np
     >>> space_to_depth(np.ones((1, 4, 4, 1), "float32"), 2).shape
     (1, 2, 2, 4)
     """
@@ -152,6 +153,7 @@ def depth_to_space(
 ) -> jax.Array:
     """Moves channels into spatial blocks.
 
+    >>> import numpy as np
     >>> depth_to_space(np.ones((1, 2, 2, 4), "float32"), 2).shape
     (1, 4, 4, 1)
     """
