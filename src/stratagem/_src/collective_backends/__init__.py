@@ -1,1 +1,1 @@
-"""All-reduces on CPU that do not go through XLA: shared memory within a host, connections between hosts."""
+"""CPU backends for collectives that bypass XLA: shared memory within a host, TCP between hosts."""

@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
-from stratagem._src.collective_backends.hosts.opening import open_exchange
-from stratagem._src.collective_backends.shared_memory.exchanged_array import Share
+from stratagem._src.collective_backends.backend_selection import open_backend
+from stratagem._src.collective_backends.shared_memory.slots import DeviceBuffers
 from stratagem._src.transport import Credentials
 
 SECONDS = 60.0
@@ -47,7 +47,7 @@ def open_on(
         change: What becomes of what a process tells, by its rank and the number of the telling.
         credentials: Of each process; default the same for all.
         listen_hosts: Where each process listens; default loopback.
-        **options: For ``open_exchange``.
+        **options: For ``open_backend``.
     """
     count = len(hosts)
     barrier = threading.Barrier(count, timeout=SECONDS)
@@ -68,7 +68,7 @@ def open_on(
         names = [f"worker {i}" for i in range(count)]
         own = CREDENTIALS if credentials is None else credentials[rank]
         where = "127.0.0.1" if listen_hosts is None else listen_hosts[rank]
-        return open_exchange(rank, names, where, own, tell, **options)
+        return open_backend(rank, names, where, own, tell, **options)
 
     return in_threads(count, open_one)
 
@@ -77,4 +77,4 @@ def share_of(combination, arrays, num_devices):
     """Returns what a device brings, with room for what it gets from so many."""
     sizes = [combination.size(array.size, num_devices) for array in arrays]
     results = [np.empty(size, array.dtype) for size, array in zip(sizes, arrays, strict=True)]
-    return Share(arrays, results)
+    return DeviceBuffers(arrays, results)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stratagem._src.collective_backends.hosts.owned_reduction import chunk_bytes
+from stratagem._src.collective_backends.hosts.reduce_scatter_all_gather import chunk_bytes
 
 KIB, MIB = 1024, 1024 * 1024
 

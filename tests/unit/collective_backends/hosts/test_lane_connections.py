@@ -4,7 +4,7 @@ import time
 
 from host_threads import CREDENTIALS, in_threads
 
-from stratagem._src.collective_backends.hosts.lane_connections import LaneDoor
+from stratagem._src.collective_backends.hosts.lane_connections import LaneConnector
 from stratagem._src.transport import Identity, Kind, Message, connect
 
 NAMES = ["worker 0", "worker 1"]
@@ -13,8 +13,8 @@ SECONDS = 20.0
 
 def test_an_attempt_that_was_given_up_after_the_handshake_is_not_used():
     with (
-        LaneDoor(0, "127.0.0.1", CREDENTIALS) as first,
-        LaneDoor(1, "127.0.0.1", CREDENTIALS) as second,
+        LaneConnector(0, "127.0.0.1", CREDENTIALS) as first,
+        LaneConnector(1, "127.0.0.1", CREDENTIALS) as second,
     ):
         doors, addresses = (first, second), [first.open(), second.open()]
         # As worker 1 does that waits in vain for the last message of the handshake, and tries again.

@@ -1,12 +1,14 @@
-"""Threads that stand in for processes: each has an area of its own and opens those of the others."""
+"""Threads that stand in for processes: each has a segment of its own and opens those of the others."""
 
 import threading
 
 import numpy as np
 
-from stratagem._src.collective_backends.shared_memory.area import OwnArea, PeerArea
-from stratagem._src.collective_backends.shared_memory.exchanged_array import Share
-from stratagem._src.collective_backends.shared_memory.shared_exchange import SharedExchange
+from stratagem._src.collective_backends.shared_memory.segment import OwnSegment, PeerSegment
+from stratagem._src.collective_backends.shared_memory.shared_memory_backend import (
+    SharedMemoryBackend,
+)
+from stratagem._src.collective_backends.shared_memory.slots import DeviceBuffers
 
 SECONDS = 30.0
 
@@ -33,10 +35,14 @@ class Processes:
     """Exchanges that share memory."""
 
     def __init__(self, count):
-        own = [OwnArea() for _ in range(count)]
+        own = [OwnSegment() for _ in range(count)]
         self.exchanges = [
-            SharedExchange(
-                rank, [area if i == rank else PeerArea(*area.place) for i, area in enumerate(own)]
+            SharedMemoryBackend(
+                rank,
+                [
+                    segment if i == rank else PeerSegment(*segment.location)
+                    for i, segment in enumerate(own)
+                ],
             )
             for rank in range(count)
         ]
@@ -59,7 +65,7 @@ def share_of(combination, arrays, num_devices):
     """Returns what a device brings, with room for what it gets from so many."""
     sizes = [combination.size(array.size, num_devices) for array in arrays]
     results = [np.empty(size, array.dtype) for size, array in zip(sizes, arrays, strict=True)]
-    return Share(arrays, results)
+    return DeviceBuffers(arrays, results)
 
 
 def random_arrays(rank, sizes, dtype, seed=0):

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from stratagem._src.collective_backends.shared_memory.combination import Combination, combine
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp, combine
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
@@ -16,7 +16,7 @@ def test_sums_are_rounded_once(dtype, count):
     )
     brought = [row.astype(dtype) for row in drawn]
     result = np.empty(40_000, dtype)
-    combine(Combination.SUM, brought, result)
+    combine(CollectiveOp.SUM, brought, result)
     wide = brought[0].astype(np.float32)
     for other in brought[1:]:
         wide = wide + other.astype(np.float32)
@@ -30,7 +30,7 @@ def test_what_is_no_number_stays_so(dtype):
     second = np.array([1.0, 1.0, 1.0, -np.inf, 6e4, -0.0], dtype)
     for part in (slice(None), slice(1, 3), slice(4, 6)):
         result = np.empty_like(first[part])
-        combine(Combination.SUM, [first[part], second[part]], result)
+        combine(CollectiveOp.SUM, [first[part], second[part]], result)
         with np.errstate(over="ignore"):
             exact = (first[part].astype(np.float32) + second[part].astype(np.float32)).astype(dtype)
         np.testing.assert_array_equal(result.astype(np.float32), exact.astype(np.float32))

@@ -1,1 +1,1 @@
-"""Exchanges arrays between workers on several hosts, and within a host through shared memory."""
+"""Collectives between workers on several hosts: TCP between hosts, shared memory within a host."""

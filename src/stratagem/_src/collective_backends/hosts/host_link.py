@@ -1,10 +1,11 @@
-"""``HostLink``: what this process exchanges with those of its lane on other hosts.
+"""``HostLink``: the collectives of this process with those of its lane on other hosts.
 
-Every host sends to every other host directly. For an all-reduce each host owns a part of the array: all
-send it their addends of that part, it adds them in the order of the hosts, and sends the sum to all. That
-moves as few bytes as a ring does, ``2 (N - 1) / N`` of the array, in 2 steps instead of ``2 (N - 1)``; the
-sums of one chunk travel while the addends of the next ones still arrive. Two hosts swap whole arrays of
-up to 4 MB, which is as many bytes, in one step, and so do more hosts with small arrays.
+Every host sends to every other host directly. An all-reduce is a reduce-scatter and an all-gather: each
+host owns a shard of the array; all others send it their addends of that shard; it adds them in the order of
+the hosts, and sends the sum to all. That moves as few bytes as a ring, ``2 (N - 1) / N`` of the array, in 2
+steps instead of ``2 (N - 1)``. The sums of one chunk are sent while the addends of the next chunks arrive.
+Two hosts swap full arrays of up to 4 MB instead: the same number of bytes in one step. So do more hosts
+with small arrays.
 """
 
 from __future__ import annotations
@@ -16,32 +17,36 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from stratagem._src.collective_backends.hosts.host_peers import HostPeers
-from stratagem._src.collective_backends.hosts.owned_reduction import (
+from stratagem._src.collective_backends.hosts.reduce_scatter_all_gather import (
     MAX_RECORD_BYTES,
     Chunk,
     OnChunk,
-    OwnedReduction,
+    ReduceScatterAllGather,
     chunks,
 )
-from stratagem._src.collective_backends.hosts.turn_sender import FlatArray, PeerLost, as_bytes
-from stratagem._src.collective_backends.shared_memory.combination import Combination, combine
+from stratagem._src.collective_backends.hosts.round_robin_sender import (
+    FlatArray,
+    PeerLost,
+    as_bytes,
+)
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp, combine
 from stratagem._src.collective_backends.shared_memory.local_group import DIFFERENT
 from stratagem._src.transport import Connection
 
 __all__ = ["CONNECTION_LOST", "HostLink"]
 
 _SMALL_BYTES = 32 * 1024
-"""Up to here a step costs more than it saves to send every part to its owner alone."""
+"""Up to this size the latency of a second step costs more than sending full arrays."""
 
 _MAX_SWAPPED_BYTES = 4 * 1024 * 1024
-"""Between two hosts. Each then adds the whole array instead of half: one step less is faster."""
+"""Between two hosts. Each then adds the full array instead of half of it, but one step less is faster."""
 
 _HEADER = struct.Struct("<QI")
-CONNECTION_LOST = "The connection between two hosts was lost in an exchange of arrays"
+CONNECTION_LOST = "The connection between two hosts was lost during a collective"
 
 
 class _DifferentArrays(Exception):
-    """Another host is at another turn, or exchanges something else."""
+    """Another host is at another collective, or has other arrays."""
 
 
 def _nothing(chunk: Chunk) -> None:
@@ -49,12 +54,12 @@ def _nothing(chunk: Chunk) -> None:
 
 
 class HostLink:
-    """This process among those of its lane, one on each host, all at the same turn.
+    """This process among those of its lane, one on each host. All run the same collectives in order.
 
     Args:
-        host: The number of this host.
-        connections: To the peer on every other host, by host. The link closes them.
-        names: What errors call the peers, by host.
+        host: The index of this host.
+        connections: The connections to the peers on other hosts, by host. The link closes them.
+        names: The names of the peers in errors, by host.
         when_closed: Called when the link is closed.
     """
 
@@ -70,83 +75,83 @@ class HostLink:
         self._num_hosts = len(connections) + 1
         self._turn = 0
         self._buffers = np.empty(0, np.uint8)
-        # In another order on each host: else all would send to the same one first.
+        # In a different order on each host: otherwise all would send to the same host first.
         others = [(host + i) % self._num_hosts for i in range(1, self._num_hosts)]
         self._peers = HostPeers({other: connections[other] for other in others}, names)
 
     def unacknowledged_seconds(self) -> dict[int, float]:
-        """Returns for how long each other host has acknowledged nothing of what it was sent."""
+        """Returns for how long each other host has not acknowledged sent data (TCP)."""
         return self._peers.unacknowledged_seconds()
 
     def interrupt(self) -> None:
-        """Wakes what waits for other hosts, with an error; from any thread."""
+        """Makes waits for other hosts fail with an error; from any thread."""
         self._peers.interrupt()
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self._peers.close()
         self._when_closed()
 
     def all_reduce(
         self,
-        combination: Combination,
+        op: CollectiveOp,
         operands: Sequence[FlatArray],
         results: Sequence[FlatArray],
-        note: int,
+        tag: int,
         prepare: OnChunk = _nothing,
         publish: OnChunk = _nothing,
     ) -> str | None:
-        """Fills the results with the operands of all hosts combined.
+        """Fills the results with the combined operands of all hosts.
 
         Args:
-            combination: ``SUM``, ``MIN`` or ``MAX``.
-            operands: What this host brings.
-            results: As large, and other memory.
-            note: Equal in processes that exchange the same.
-            prepare: Fills a chunk of the operands: shortly before it is needed, maybe in two threads at
-                once, and maybe again.
-            publish: Called when a chunk of the results is there.
+            op: ``SUM``, ``MIN`` or ``MAX``.
+            operands: The operands of this host.
+            results: Arrays of the same sizes, in other memory.
+            tag: Equal in processes that run the same collective.
+            prepare: Fills a chunk of the operands. Called shortly before the chunk is needed, possibly in
+                two threads at once, and possibly more than once.
+            publish: Called when a chunk of the results is complete.
 
         Returns:
-            What went wrong, if anything; so does ``swap``.
+            The error, if any, like ``swap``.
         """
         if _num_bytes(operands) <= _SMALL_BYTES:
-            whole = list(chunks(operands, _SMALL_BYTES))
-            for chunk in whole:
+            all_chunks = list(chunks(operands, _SMALL_BYTES))
+            for chunk in all_chunks:
                 prepare(chunk)
             brought = {other: [np.empty_like(array) for array in operands] for other in self._peers}
-            problem = self.swap(dict.fromkeys(self._peers, operands), brought, note)
+            problem = self.swap(dict.fromkeys(self._peers, operands), brought, tag)
             if problem is None:
-                self.combine(combination, operands, brought, results)
-                for chunk in whole:
+                self.combine(op, operands, brought, results)
+                for chunk in all_chunks:
                     publish(chunk)
             return problem
         if self._num_hosts == 2 and _num_bytes(operands) <= _MAX_SWAPPED_BYTES:
             return self._take_turn(
-                note,
+                tag,
                 _num_bytes(operands),
-                lambda: self._queue_sum_of_two(combination, operands, results, prepare, publish),
+                lambda: self._queue_sum_of_two(op, operands, results, prepare, publish),
             )
-        reduction = OwnedReduction(
-            self._host, self._peers, combination, operands, results, prepare, publish
+        reduction = ReduceScatterAllGather(
+            self._host, self._peers, op, operands, results, prepare, publish
         )
         num_bytes = len(self._peers) * reduction.buffer_bytes
         if len(self._buffers) < num_bytes:
             self._buffers = np.empty(num_bytes, np.uint8)
-        return self._take_turn(note, _num_bytes(operands), lambda: reduction.queue(self._buffers))
+        return self._take_turn(tag, _num_bytes(operands), lambda: reduction.queue(self._buffers))
 
     def swap(
         self,
         outgoing: Mapping[int, Sequence[FlatArray]],
         incoming: Mapping[int, Sequence[FlatArray]],
-        note: int,
+        tag: int,
     ) -> str | None:
         """Sends arrays to each other host, and fills arrays with what each sends.
 
         Args:
-            outgoing: By host.
-            incoming: By host.
-            note: Equal in processes that exchange the same.
+            outgoing: The arrays to send, by host.
+            incoming: The arrays to fill, by host.
+            tag: Equal in processes that run the same collective.
         """
 
         def queue() -> None:
@@ -162,47 +167,50 @@ class HostLink:
                     self._peers.receive(other, room, functools.partial(_take_apart, room, filled))
 
         num_bytes = sum(map(_num_bytes, incoming.values()))
-        return self._take_turn(note, num_bytes, queue)
+        return self._take_turn(tag, num_bytes, queue)
 
     def combine(
         self,
-        combination: Combination,
+        op: CollectiveOp,
         own: Sequence[FlatArray],
         brought: Mapping[int, Sequence[FlatArray]],
         results: Sequence[FlatArray],
     ) -> None:
-        """Fills the results with what all hosts have brought, combined in the order of the hosts."""
+        """Fills the results with the operands of all hosts, combined in the order of the hosts."""
         for i, (array, result) in enumerate(zip(own, results, strict=True)):
             in_order = [
                 array if host == self._host else brought[host][i] for host in range(self._num_hosts)
             ]
-            combine(combination, in_order, result)
+            combine(op, in_order, result)
 
     def _queue_sum_of_two(
         self,
-        combination: Combination,
+        op: CollectiveOp,
         operands: Sequence[FlatArray],
         results: Sequence[FlatArray],
         prepare: OnChunk,
         publish: OnChunk,
     ) -> None:
-        """Queues a swap whose chunks are combined where they arrive."""
+        """Queues a swap whose chunks are combined in place when they arrive."""
         [other] = self._peers
 
         def arrived(chunk: Chunk) -> None:
             prepare(chunk)
             operand, result = chunk.of(operands), chunk.of(results)
             in_order = (operand, result) if self._host < other else (result, operand)
-            combine(combination, in_order, result)
+            combine(op, in_order, result)
             publish(chunk)
 
         for chunk in chunks(operands, MAX_RECORD_BYTES):
             self._peers.send(other, chunk.of(operands), functools.partial(prepare, chunk))
             self._peers.receive(other, chunk.of(results), functools.partial(arrived, chunk))
 
-    def _take_turn(self, note: int, num_bytes: int, queue: Callable[[], None]) -> str | None:
-        """Sends and receives headers, and then the ``num_bytes`` that ``queue`` queues."""
-        header = np.frombuffer(_HEADER.pack(self._turn, note), np.uint8)
+    def _take_turn(self, tag: int, num_bytes: int, queue: Callable[[], None]) -> str | None:
+        """Sends and receives headers, then the ``num_bytes`` that ``queue`` queues.
+
+        The headers show whether all hosts are at the same collective, before any data is used.
+        """
+        header = np.frombuffer(_HEADER.pack(self._turn, tag), np.uint8)
 
         def check(received: FlatArray) -> None:
             if not np.array_equal(received, header):
@@ -230,7 +238,7 @@ def _are_small(arrays: Sequence[FlatArray]) -> bool:
 
 
 def _together(arrays: Sequence[FlatArray]) -> Sequence[FlatArray]:
-    """Returns small arrays as one: each would take calls of the system of its own."""
+    """Returns small arrays as one, to save system calls."""
     if len(arrays) == 1 or not _are_small(arrays):
         return arrays
     return [np.frombuffer(b"".join(map(as_bytes, arrays)), np.uint8)]

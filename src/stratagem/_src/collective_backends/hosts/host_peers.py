@@ -1,8 +1,8 @@
-"""``HostPeers``: the processes of other hosts that this one sends to and receives from, all at once.
+"""``HostPeers``: sends to and receives from the processes of other hosts, all at once.
 
-One thread serves all of them, and not one for each: where processors compute, a hand-over between threads
-costs more than a small array. The network sends and receives on its own while the thread adds. Large arrays
-are sent by a second thread: on a fast network one cannot copy enough.
+One thread serves all peers: on a busy CPU a handover between threads costs more than sending a small array.
+The kernel sends and receives while the thread adds. A second thread sends large arrays: on a fast network
+one thread cannot copy enough.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from stratagem._src.collective_backends.hosts.turn_sender import (
+from stratagem._src.collective_backends.hosts.round_robin_sender import (
     FlatArray,
     PeerLost,
-    TurnSender,
+    RoundRobinSender,
     as_bytes,
 )
 from stratagem._src.process.fork import ProcessOwner
@@ -26,21 +26,21 @@ _MIN_BYTES_FOR_THREAD = 4 * 1024 * 1024
 
 
 class HostPeers:
-    """The processes of other hosts that this one exchanges arrays with.
+    """The processes of other hosts that this one sends arrays to and receives arrays from.
 
-    Nothing here gives up by itself: a peer may compile or compute for long before it takes part. The
-    heartbeats of the workers decide how long to wait, and interrupt.
+    Waits have no timeout of their own: a peer may compile or compute for a long time before it takes part.
+    The heartbeats of the workers decide how long to wait, and interrupt.
 
     Args:
-        connections: To the peers, by host, in the order in which they take turns. Closed by ``close``.
-        names: What errors call the peers, by host.
+        connections: The connections to the peers by host, in round-robin order. ``close`` closes them.
+        names: The names of the peers in errors, by host.
     """
 
     def __init__(self, connections: Mapping[int, Connection], names: Mapping[int, str]) -> None:
         self._connections = connections
         self._names = names
         self._channels = {host: connection.as_bulk() for host, connection in connections.items()}
-        self._sender = TurnSender(self._channels, names, self.interrupt)
+        self._sender = RoundRobinSender(self._channels, names, self.interrupt)
         self._owner = ProcessOwner("the link between hosts")
         self._is_running = threading.Lock()
 
@@ -51,54 +51,53 @@ class HostPeers:
         return len(self._channels)
 
     def unacknowledged_seconds(self) -> dict[int, float]:
-        """Returns for how long each host has acknowledged nothing of what it was sent."""
+        """Returns for how long each host has not acknowledged sent data (TCP)."""
         return {
             host: connection.unacknowledged_seconds
             for host, connection in self._connections.items()
         }
 
     def interrupt(self) -> None:
-        """Wakes ``run``, now or later, with an error; from any thread."""
+        """Makes ``run`` fail with an error, now or later; from any thread."""
         for connection in self._connections.values():
             connection.interrupt()
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self.interrupt()
-        with (
-            self._is_running
-        ):  # a descriptor that is closed while it is polled may be another file's
+        # Not while `run` polls: the descriptor of a closed file may be reused for another one.
+        with self._is_running:
             self._sender.close()
             for connection in self._connections.values():
                 connection.close()
 
     def send(self, host: int, array: FlatArray, prepare: Callable[[], None] | None = None) -> None:
-        """Queues an array to be sent; where arrays are encrypted, it is a record.
+        """Queues an array to send; with encryption, each array is one record.
 
         Args:
-            host: To which one.
+            host: The receiver.
             array: Not empty. It must not change before ``run`` returns.
-            prepare: Fills it, when it is its turn, maybe in another thread.
+            prepare: Fills the array just before it is sent, possibly in another thread.
         """
         self._sender.put(host, array, prepare)
 
     def receive(
         self, host: int, array: FlatArray, when_filled: Callable[[], None] = lambda: None
     ) -> None:
-        """Queues an array, not empty, to be filled with the next one that a host sends.
+        """Queues a non-empty array to fill with the next one that a host sends.
 
         Args:
-            host: Whose array it is.
-            array: As large as that one.
-            when_filled: Called then; it may queue more.
+            host: The sender.
+            array: An array of the same size.
+            when_filled: Called when the array is filled; it may queue more.
         """
         self._channels[host].expect(as_bytes(array), when_filled)
 
     def run(self, num_bytes: int) -> None:
-        """Sends and receives until nothing is queued.
+        """Sends and receives until the queues are empty.
 
         Args:
-            num_bytes: How much that is, about.
+            num_bytes: The approximate number of bytes queued.
 
         Raises:
             PeerLost: If a connection breaks, or is interrupted.
@@ -122,7 +121,7 @@ class HostPeers:
         except BaseException as error:
             self.interrupt()
             cause = self._sender.end()
-            # What could not be sent says more than that the connection was then closed.
+            # The error of the sender is the cause; the receiver only sees the closed connection.
             if isinstance(error, PeerLost) and cause is not None:
                 raise cause from error
             raise
@@ -142,10 +141,10 @@ class HostPeers:
         return has_received
 
     def _wait(self, sending: BulkChannel | None = None) -> None:
-        """Waits for what is expected, and for room to send to one of the peers."""
+        """Waits for expected data, and for room to send to one of the peers."""
         awaited = select.poll()
         for channel in self._channels.values():
-            # One that is done may be closed by its peer: with it every poll would return at once.
+            # A finished channel may be closed by its peer: polling it would return at once every time.
             events = select.POLLOUT if channel is sending else 0
             if not channel.has_filled:
                 channel.prepare_to_wait()

@@ -1,4 +1,4 @@
-"""``LaneDoor``: where the processes of a lane connect to each other."""
+"""``LaneConnector``: connects the processes of a lane to each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stratagem._src.transport import (
     connect,
 )
 
-__all__ = ["LaneDoor", "UnreachableError"]
+__all__ = ["LaneConnector", "UnreachableError"]
 
 _ROLE = "exchange"
 _CONNECT_SECONDS = 30.0
@@ -35,13 +35,13 @@ class UnreachableError(UnavailableError):
     """Two processes that both listen cannot connect: the message names them."""
 
 
-class LaneDoor:
+class LaneConnector:
     """Listens for the processes of higher rank in a lane, and connects to those of lower rank.
 
     Args:
-        rank: The number of this process.
-        host: The address to listen at.
-        credentials: What the processes prove to each other.
+        rank: The rank of this process.
+        host: The address to listen on.
+        credentials: What the processes authenticate each other with.
     """
 
     def __init__(self, rank: int, host: str, credentials: Credentials) -> None:
@@ -52,7 +52,7 @@ class LaneDoor:
         self._closed = threading.Event()
         self._connections: dict[int, Connection] = {}
         address = str(Address(host, 0))
-        self._listener = Listener(address, credentials, Identity(_ROLE, rank), self._welcome)
+        self._listener = Listener(address, credentials, Identity(_ROLE, rank), self._accept)
 
     def __enter__(self) -> Self:
         return self
@@ -61,10 +61,10 @@ class LaneDoor:
         self.close()
 
     def open(self) -> str:
-        """Begins to listen, and returns the address.
+        """Starts to listen, and returns the address.
 
         Raises:
-            UnavailableError: If the host is not this one's.
+            UnavailableError: If the address is not one of this host.
         """
         self._listener.start()
         return self._listener.address
@@ -80,16 +80,16 @@ class LaneDoor:
         """Returns connections to the other processes of the lane, by rank.
 
         Args:
-            addresses: Of these processes, by rank.
-            names: What errors call all processes.
+            addresses: The addresses of these processes, by rank.
+            names: The names of all processes in errors.
             is_encrypted: Whether to keep encrypting after the handshake.
-            timeout: Seconds until all must be connected; 30 are the most.
+            timeout: Seconds until all must be connected; at most 30.
 
         Raises:
-            UnreachableError: If one cannot be reached or does not come in time.
+            UnreachableError: If one cannot be reached or does not connect in time.
             UnauthenticatedError: If one does not know the secret.
         """
-        # All of them listen by now: one that is not reached in time is behind a firewall.
+        # All processes are listening by now: one that cannot be reached is behind a firewall.
         deadline = time.monotonic() + min(timeout, _CONNECT_SECONDS)
         notice = WaitingNotice()
         for other, address in addresses.items():
@@ -102,7 +102,7 @@ class LaneDoor:
             except queue.Empty:
                 if notice.is_due():
                     _log.warning(
-                        "%s waits for %s to connect to %s (%.0f s)",
+                        "%s is waiting for %s to connect to %s (%.0f s)",
                         names[self._rank],
                         waits_for,
                         self._listener.address,
@@ -110,7 +110,7 @@ class LaneDoor:
                     )
                 if time.monotonic() > deadline:
                     raise UnreachableError(
-                        f"{names[self._rank]} at {self._listener.address} was not reached by {waits_for}"
+                        f"{waits_for} did not connect to {names[self._rank]} at {self._listener.address}"
                     ) from None
                 continue
             assert connection.peer is not None
@@ -158,8 +158,8 @@ class LaneDoor:
             name=name,
         )
         try:
-            # The handshake may be over there and not here, where a timeout then ends it and another
-            # attempt follows. This says which connection is used.
+            # The peer may have completed a handshake that timed out here; then another attempt follows.
+            # This message tells the peer which connection is used.
             connection.send(Kind.EVENT, "", Message(), deadline)
         except OSError as error:
             connection.close()
@@ -167,13 +167,13 @@ class LaneDoor:
         return connection
 
     def close(self) -> None:
-        """Ends the connections, and stops listening."""
+        """Closes the connections, and stops listening."""
         self._closed.set()
         self._listener.shutdown()
         for connection in self._connections.values():
             connection.close()
 
-    def _welcome(self, connection: Connection) -> None:
+    def _accept(self, connection: Connection) -> None:
         connection.receive(time.monotonic() + _CONNECT_SECONDS)  # see _attempt
         self._arrived.put(connection)
         self._closed.wait()  # the listener closes a connection when this returns

@@ -1,1 +1,1 @@
-"""What workers on one machine exchange through memory that they share."""
+"""Collectives between workers on one host, through shared memory."""

@@ -1,7 +1,13 @@
-"""``LocalGroup``: processes of one machine that take turns in each other's memory.
+"""``LocalGroup``: synchronizes the processes of one host in each other's shared memory.
 
-Each turn has three marks. *Brought*: what the others need lies in the own area. *Reduced*: the own part of
-the result does. *Taken*: nothing of the others is needed any more, and they may write again.
+A collective is one round with three phases. A process publishes each phase in the progress counter of its
+own segment, and waits until the counters of its peers have reached the phase:
+
+- ``WRITTEN``: the own segment holds the operands that peers need.
+- ``REDUCED``: the own segment holds the own shard of the result.
+- ``CONSUMED``: nothing of the peers' segments is needed any more, and they may overwrite them.
+
+The counter grows by three in each round.
 """
 
 from __future__ import annotations
@@ -12,141 +18,150 @@ import time
 from collections.abc import Sequence
 from enum import IntEnum
 
-from stratagem._src.collective_backends.shared_memory.area import OwnArea, PeerArea
+from stratagem._src.collective_backends.shared_memory.segment import OwnSegment, PeerSegment
 
-__all__ = ["ABANDONED", "DIFFERENT", "PEER_ENDED", "LocalGroup", "Mark"]
+__all__ = ["ABORTED", "DIFFERENT", "PEER_EXITED", "LocalGroup", "Phase"]
 
 _SPINS = 50
 _YIELDS = 50
 _MIN_SLEEP_SECONDS, _MAX_SLEEP_SECONDS = 20e-6, 1e-3
 _POLL_SECONDS = 0.01
-ABANDONED = (
-    "The exchange through shared memory was given up: the workers are not together any more."
+ABORTED = "The collective was aborted: the workers that it was between are no longer one group."
+DIFFERENT = (
+    "Workers run a collective with different arrays: every worker must run the same program."
 )
-DIFFERENT = "The workers exchange different arrays: every worker must run the same program."
-PEER_ENDED = "The process of another worker has ended in an exchange through shared memory."
+PEER_EXITED = "The process of another worker exited during a shared-memory collective."
 
 
-class Mark(IntEnum):
-    """How far a process is in a turn."""
+class Phase(IntEnum):
+    """The progress of a process in a round."""
 
-    BROUGHT = 1
+    WRITTEN = 1
     REDUCED = 2
-    TAKEN = 3
+    CONSUMED = 3
 
 
 class LocalGroup:
-    """This process among those of its machine, in the memory of all of them.
+    """This process among those of its host, synchronized through shared memory.
 
     Args:
-        rank: The number of this process among them.
-        areas: Memory of every process in the order of their ranks; at ``rank`` the own.
+        rank: The rank of this process among them.
+        segments: The segments of all processes in the order of their ranks; at ``rank`` the own one.
     """
 
-    def __init__(self, rank: int, areas: Sequence[OwnArea | PeerArea]) -> None:
-        own = areas[rank]
-        assert isinstance(own, OwnArea)
+    def __init__(self, rank: int, segments: Sequence[OwnSegment | PeerSegment]) -> None:
+        own = segments[rank]
+        assert isinstance(own, OwnSegment)
         self.rank = rank
-        self.areas = areas
+        self.segments = segments
         self.own = own
-        self._others = [area for area in areas if isinstance(area, PeerArea)]
-        self._turn = 0
-        self._is_abandoned = False
+        self._peers = [segment for segment in segments if isinstance(segment, PeerSegment)]
+        self._round = 0
+        self._is_aborted = False
         self._fence = threading.Lock()
         self._fence.acquire()
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
-        return len(self.areas)
+        """The number of processes."""
+        return len(self.segments)
 
     @property
-    def is_abandoned(self) -> bool:
-        """Whether nothing is exchanged any more."""
-        return self._is_abandoned
+    def is_aborted(self) -> bool:
+        """Whether all further collectives fail."""
+        return self._is_aborted
 
-    def abandon(self) -> None:
-        """Ends what waits for other processes, now and later; from any thread."""
-        self._is_abandoned = True
+    def abort(self) -> None:
+        """Ends all waits for other processes, now and later; from any thread."""
+        self._is_aborted = True
 
     def close(self) -> None:
-        """Gives all memory back."""
-        self.abandon()
-        for area in self.areas:
-            area.close()
+        """Closes all segments."""
+        self.abort()
+        for segment in self.segments:
+            segment.close()
 
-    def begin(self, num_bytes: int, note: int) -> str | None:
-        """Begins a turn, once the others have taken what they needed of the one before.
+    def begin(self, num_bytes: int, tag: int) -> str | None:
+        """Begins a round, once the peers have consumed the data of the previous one.
 
         Args:
-            num_bytes: How much of the own area is used.
-            note: Equal in processes that exchange the same.
+            num_bytes: How much of the own segment is used.
+            tag: Equal in processes that run the same collective.
 
         Returns:
-            What went wrong, if anything; so do all methods that wait.
+            The error, if any, like all methods that wait.
         """
-        if (problem := self._await(0)) is not None:
+        # Phase 0 of this round is the last phase of the previous one: only now may the own segment be
+        # overwritten.
+        if (problem := self._wait(0)) is not None:
             return problem
         self.own.reserve(num_bytes)
-        self.own.set_note(note)
+        self.own.set_tag(tag)
         return None
 
-    def bring(self) -> str | None:
-        """Says that the own area holds what others need, and waits until theirs do."""
-        self.mark(Mark.BROUGHT)
-        if (problem := self.wait_for(Mark.BROUGHT)) is not None:
+    def publish(self) -> str | None:
+        """Publishes that the own segment holds the operands, and waits for those of the peers."""
+        self.advance(Phase.WRITTEN)
+        if (problem := self.wait_for(Phase.WRITTEN)) is not None:
             return problem
-        if any(area.note != self.own.note for area in self._others):
-            self.abandon()
+        if any(segment.tag != self.own.tag for segment in self._peers):
+            self.abort()
             return DIFFERENT
         return None
 
-    def mark(self, mark: Mark) -> None:
-        """Says how far this process is."""
-        self._order_memory()
-        self.own.set_mark(len(Mark) * self._turn + mark)
+    def advance(self, phase: Phase) -> None:
+        """Publishes that this process has completed a phase."""
+        self._memory_fence()
+        self.own.set_progress(len(Phase) * self._round + phase)
 
-    def wait_for(self, mark: Mark) -> str | None:
-        """Waits until all others are as far."""
-        return self._await(mark)
+    def wait_for(self, phase: Phase) -> str | None:
+        """Waits until all peers have completed a phase."""
+        return self._wait(phase)
 
     def end(self) -> None:
-        """Ends a turn: nothing of the others is needed any more."""
-        self.mark(Mark.TAKEN)
-        self._turn += 1
+        """Ends a round: nothing of the peers' segments is needed any more."""
+        self.advance(Phase.CONSUMED)
+        self._round += 1
 
-    def _await(self, step: int) -> str | None:
-        mark = len(Mark) * self._turn + step
-        for area in self._others:
-            if area.mark < mark and (problem := self._await_one(area, mark)) is not None:
-                self.abandon()
+    def _wait(self, phase: int) -> str | None:
+        progress = len(Phase) * self._round + phase
+        for segment in self._peers:
+            if (
+                segment.progress < progress
+                and (problem := self._wait_for_peer(segment, progress)) is not None
+            ):
+                self.abort()
                 return problem
-        self._order_memory()
-        return ABANDONED if self._is_abandoned else None
+        self._memory_fence()
+        return ABORTED if self._is_aborted else None
 
-    def _await_one(self, area: PeerArea, mark: int) -> str | None:
+    def _wait_for_peer(self, segment: PeerSegment, progress: int) -> str | None:
+        # Spins, then yields the CPU, then sleeps with exponential backoff.
         for _ in range(_SPINS):
-            if area.mark >= mark:
+            if segment.progress >= progress:
                 return None
         for _ in range(_YIELDS):
             os.sched_yield()
-            if area.mark >= mark:
+            if segment.progress >= progress:
                 return None
         pause = _MIN_SLEEP_SECONDS
         next_poll = time.monotonic() + _POLL_SECONDS
-        while area.mark < mark:
-            if self._is_abandoned:
-                return ABANDONED
+        while segment.progress < progress:
+            if self._is_aborted:
+                return ABORTED
             time.sleep(pause)
             pause = min(2 * pause, _MAX_SLEEP_SECONDS)
             if time.monotonic() > next_poll:
-                # It may have come this far and ended since.
-                if area.has_ended() and area.mark < mark:
-                    return PEER_ENDED
+                # It may have completed the phase and exited since.
+                if segment.has_ended() and segment.progress < progress:
+                    return PEER_EXITED
                 next_poll = time.monotonic() + _POLL_SECONDS
         return None
 
-    def _order_memory(self) -> None:
-        """Keeps processors from moving reads and writes of memory across this line."""
+    def _memory_fence(self) -> None:
+        """Keeps the CPU from moving reads and writes of shared memory across this line.
+
+        Python has no fence; releasing and acquiring a lock is one.
+        """
         self._fence.release()
         self._fence.acquire()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stratagem._src.collective_backends.shared_memory.area import OwnArea, PeerArea
+from stratagem._src.collective_backends.shared_memory.segment import OwnSegment, PeerSegment
 
 _MOST_OF_SELECT = 1024
 
@@ -31,16 +31,16 @@ def many_files():
 
 def test_the_end_of_a_process_is_seen_with_many_files_open(many_files):
     program = (
-        "import sys; from stratagem._src.collective_backends.shared_memory.area import OwnArea;"
-        "area = OwnArea(); print(*area.place, flush=True); sys.stdin.read()"
+        "import sys; from stratagem._src.collective_backends.shared_memory.segment import OwnSegment;"
+        "segment = OwnSegment(); print(*segment.location, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        area = PeerArea(*map(int, process.stdout.readline().split()))
-        with area, OwnArea():
-            assert area._process > _MOST_OF_SELECT
-            assert not area.has_ended()
+        segment = PeerSegment(*map(int, process.stdout.readline().split()))
+        with segment, OwnSegment():
+            assert segment._process > _MOST_OF_SELECT
+            assert not segment.has_ended()
             process.stdin.close()
             process.wait(30)
-            assert area.has_ended()
+            assert segment.has_ended()

@@ -1,4 +1,4 @@
-"""``Combination``: what becomes of arrays that are exchanged."""
+"""``CollectiveOp``: the collectives of the CPU backends, and the arithmetic that they need."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["Combination", "combine"]
+__all__ = ["CollectiveOp", "combine"]
 
 
-class Combination(IntEnum):
-    """What becomes of the arrays that devices and processes bring.
+class CollectiveOp(IntEnum):
+    """A collective over all devices of all processes.
 
-    Of ``SCATTER`` each device gets its part of the sum, of all others everybody gets the same.
+    ``SUM``, ``MIN`` and ``MAX`` are all-reduces and ``GATHER`` is an all-gather: all devices get the same
+    result. ``SCATTER`` is a reduce-scatter: each device gets its shard of the sum.
     """
 
     SUM = 0
@@ -26,30 +27,30 @@ class Combination(IntEnum):
     SCATTER = 4
 
     def size(self, num_elements: int, num_devices: int) -> int:
-        """Returns how many elements become of an array's, of which each of the devices brings one."""
-        if self is Combination.GATHER:
+        """Returns the size of a result, given the size of each device's operand and all devices."""
+        if self is CollectiveOp.GATHER:
             return num_elements * num_devices
-        return num_elements // num_devices if self is Combination.SCATTER else num_elements
+        return num_elements // num_devices if self is CollectiveOp.SCATTER else num_elements
 
 
-_REDUCTIONS: dict[Combination, Callable[..., Any]] = {
-    Combination.SUM: np.add,
-    Combination.MIN: np.minimum,
-    Combination.MAX: np.maximum,
-    Combination.SCATTER: np.add,
+_REDUCTIONS: dict[CollectiveOp, Callable[..., Any]] = {
+    CollectiveOp.SUM: np.add,
+    CollectiveOp.MIN: np.minimum,
+    CollectiveOp.MAX: np.maximum,
+    CollectiveOp.SCATTER: np.add,
 }
 
 
 def combine(
-    combination: Combination,
+    op: CollectiveOp,
     brought: Sequence[np.ndarray[Any, Any]],
     result: np.ndarray[Any, Any],
 ) -> None:
-    """Fills a result with what becomes of flat arrays, in their order; of those to scatter, their sum."""
-    if combination is Combination.GATHER or len(brought) == 1:
+    """Combines flat arrays in order into a result. For ``SCATTER`` that is the full sum."""
+    if op is CollectiveOp.GATHER or len(brought) == 1:
         np.concatenate(brought, out=result)
         return
-    function = _REDUCTIONS[combination]
+    function = _REDUCTIONS[op]
     if function is np.add and result.dtype in _HALVES:
         _add_halves(brought, result)
         return
@@ -60,11 +61,11 @@ def combine(
 
 _HALVES = (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
 _BLOCK = 16 * 1024
-"""Elements: what is computed on the way stays in the processor's cache."""
+"""Elements. The intermediate sums of a block fit into the CPU cache."""
 
 
 def _add_halves(brought: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> None:
-    """Adds numbers of 16 bits in float32, and rounds once."""
+    """Adds 16-bit floats in float32, and rounds once."""
     total = np.empty(min(_BLOCK, result.size), np.float32)
     for start in range(0, result.size, _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -80,7 +81,7 @@ def _round_to(result: np.ndarray[Any, Any], sums: np.ndarray[Any, Any]) -> None:
         with np.errstate(over="ignore"):  # infinite, as in any other sum
             result[:] = sums
         return
-    # To the nearest, ties to even, at half the cost of a conversion: bfloat16 is float32's upper half.
+    # Rounds to nearest, ties to even, at half the cost of astype: bfloat16 is the upper half of float32.
     bits = sums.view(np.uint32)
     rounding = bits >> np.uint32(16)
     rounding &= np.uint32(1)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from sharing_threads import Processes, at_once, random_arrays, share_of
 
-from stratagem._src.collective_backends.shared_memory.combination import Combination
-from stratagem._src.collective_backends.shared_memory.device_meeting import DeviceMeeting
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
+from stratagem._src.collective_backends.shared_memory.device_rendezvous import DeviceRendezvous
 
 LARGE = 40_000
-SUM, MAX = Combination.SUM, Combination.MAX
-GATHER, SCATTER = Combination.GATHER, Combination.SCATTER
+SUM, MAX = CollectiveOp.SUM, CollectiveOp.MAX
+GATHER, SCATTER = CollectiveOp.GATHER, CollectiveOp.SCATTER
 
 
 class Devices:
@@ -21,7 +21,7 @@ class Devices:
 
     def __init__(self, num_processes, num_devices):
         self.processes = Processes(num_processes)
-        self.meetings = [DeviceMeeting(exchange) for exchange in self.processes.exchanges]
+        self.meetings = [DeviceRendezvous(exchange) for exchange in self.processes.exchanges]
         self.num_devices = num_devices
         self.places = list(itertools.product(range(num_processes), range(num_devices)))
 
@@ -30,7 +30,7 @@ class Devices:
         process, device = place
         share = share_of(combination, arrays, len(self.places))
         meeting = self.meetings[process]
-        problem = meeting.take_part(combination, device, self.num_devices, share)
+        problem = meeting.participate(combination, device, self.num_devices, share)
         return share.results, problem
 
     def each(self, work):
@@ -129,22 +129,22 @@ def test_many_turns_in_which_each_device_is_late_once(devices):
 def test_a_device_that_waits_for_another_of_its_process_is_let_go(devices):
     some = devices(2, 2)
     array = np.zeros(3, np.float32)
-    timer = threading.Timer(0.05, some.processes.exchanges[0].abandon)
+    timer = threading.Timer(0.05, some.processes.exchanges[0].abort)
     timer.start()
     _, problem = some.call((0, 0), SUM, [array])
-    assert "given up" in problem
+    assert "aborted" in problem
     _, problem = some.call((0, 1), SUM, [array])
-    assert "given up" in problem
+    assert "aborted" in problem
     timer.join()
 
 
 def test_all_devices_are_told_that_the_other_process_is_given_up(devices):
     some = devices(2, 2)
     array = np.zeros(3, np.float32)
-    timer = threading.Timer(0.05, some.processes.exchanges[0].abandon)
+    timer = threading.Timer(0.05, some.processes.exchanges[0].abort)
     timer.start()
     problems = at_once([lambda d=d: some.call((0, d), SUM, [array])[1] for d in range(2)])
-    assert all("given up" in problem for problem in problems)
+    assert all("aborted" in problem for problem in problems)
     timer.join()
 
 
@@ -158,7 +158,7 @@ def test_devices_that_bring_different_arrays_are_refused(devices, odd):
 
     def give_up():
         time.sleep(0.5)
-        some.processes.exchanges[1].abandon()
+        some.processes.exchanges[1].abort()
 
     *problems, _ = at_once([*(lambda n=n: work(n) for n in range(4)), give_up])
     assert any("different arrays" in problem for problem in problems[:2])
@@ -178,13 +178,13 @@ def test_exchanges_that_overlap_are_refused(devices):
     array = np.zeros(3, np.float32)
     problems = at_once([lambda: some.call((0, 0), SUM, [array])[1]] * 2)
     assert sum("at the same time" in problem for problem in problems) == 1
-    assert sum("given up" in problem for problem in problems) == 1
+    assert sum("aborted" in problem for problem in problems) == 1
 
 
 def test_an_error_in_the_exchange_reaches_all_devices(devices):
     some = devices(2, 2)
-    some.meetings[0].exchange.exchange = None
+    some.meetings[0].backend.run = None
     array = np.zeros(3, np.float32)
     problems = at_once([lambda d=d: some.call((0, d), SUM, [array])[1] for d in range(2)])
     assert all("TypeError" in problem for problem in problems)
-    assert some.meetings[0].exchange.is_abandoned
+    assert some.meetings[0].backend.is_aborted

@@ -14,17 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sharing_threads import Processes, random_arrays, share_of
 
-from stratagem._src.collective_backends.shared_memory.area import OwnArea, PeerArea
-from stratagem._src.collective_backends.shared_memory.combination import Combination
-from stratagem._src.collective_backends.shared_memory.local_group import PEER_ENDED
-from stratagem._src.collective_backends.shared_memory.shared_exchange import SharedExchange
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
+from stratagem._src.collective_backends.shared_memory.local_group import PEER_EXITED
+from stratagem._src.collective_backends.shared_memory.segment import OwnSegment, PeerSegment
+from stratagem._src.collective_backends.shared_memory.shared_memory_backend import (
+    SharedMemoryBackend,
+)
 
 LARGE = 40_000
 OFFERER = """
 import json, time
-from stratagem._src.collective_backends.shared_memory.area import OwnArea
-own = OwnArea()
-print(json.dumps(own.place), flush=True)
+from stratagem._src.collective_backends.shared_memory.segment import OwnSegment
+own = OwnSegment()
+print(json.dumps(own.location), flush=True)
 time.sleep(60)
 """
 
@@ -44,7 +46,7 @@ def processes():
 
 def exchanged(exchange, combination, arrays):
     share = share_of(combination, arrays, exchange.num_processes)
-    assert exchange.exchange(combination, [share]) is None
+    assert exchange.run(combination, [share]) is None
     return share.results
 
 
@@ -52,7 +54,7 @@ def exchanged(exchange, combination, arrays):
 @pytest.mark.parametrize("sizes", [[1], [3, 0, 5], [LARGE], [7, LARGE, LARGE + 1]])
 def test_sums_have_the_same_bits_everywhere_and_are_added_in_order(processes, count, sizes):
     def work(rank, exchange):
-        return exchanged(exchange, Combination.SUM, random_arrays(rank, sizes, np.float32))
+        return exchanged(exchange, CollectiveOp.SUM, random_arrays(rank, sizes, np.float32))
 
     results = processes(count).each(work)
     brought = [random_arrays(rank, sizes, np.float32) for rank in range(count)]
@@ -68,7 +70,7 @@ def test_sums_have_the_same_bits_everywhere_and_are_added_in_order(processes, co
 @pytest.mark.parametrize(
     "dtype", [np.float16, np.float64, np.int8, np.uint32, np.int64, ml_dtypes.bfloat16]
 )
-@pytest.mark.parametrize("combination", list(Combination))
+@pytest.mark.parametrize("combination", list(CollectiveOp))
 def test_every_combination_of_every_type(processes, combination, dtype, size):
     def work(rank, exchange):
         return exchanged(exchange, combination, random_arrays(rank, [size], dtype))[0]
@@ -76,21 +78,21 @@ def test_every_combination_of_every_type(processes, combination, dtype, size):
     results = processes(2).each(work)
     a, b = (random_arrays(rank, [size], dtype)[0] for rank in range(2))
     expected = {
-        Combination.SUM: lambda: a + b,
-        Combination.MIN: lambda: np.minimum(a, b),
-        Combination.MAX: lambda: np.maximum(a, b),
-        Combination.GATHER: lambda: np.concatenate([a, b]),
-        Combination.SCATTER: lambda: np.split(a + b, 2),
+        CollectiveOp.SUM: lambda: a + b,
+        CollectiveOp.MIN: lambda: np.minimum(a, b),
+        CollectiveOp.MAX: lambda: np.maximum(a, b),
+        CollectiveOp.GATHER: lambda: np.concatenate([a, b]),
+        CollectiveOp.SCATTER: lambda: np.split(a + b, 2),
     }[combination]()
     for rank, result in enumerate(results):
-        wanted = expected[rank] if combination is Combination.SCATTER else expected
+        wanted = expected[rank] if combination is CollectiveOp.SCATTER else expected
         np.testing.assert_array_equal(result, wanted)
 
 
 def test_nan_is_not_lost(processes):
     def work(rank, exchange):
         array = np.array([1.0, np.nan if rank == 1 else 2.0], np.float32)
-        return [exchanged(exchange, c, [array])[0] for c in (Combination.MIN, Combination.MAX)]
+        return [exchanged(exchange, c, [array])[0] for c in (CollectiveOp.MIN, CollectiveOp.MAX)]
 
     for least, most in processes(3).each(work):
         assert np.isnan(least[1])
@@ -101,7 +103,7 @@ def test_nan_is_not_lost(processes):
 @given(
     turns=st.lists(
         st.tuples(
-            st.sampled_from([Combination.SUM, Combination.MAX, Combination.GATHER]),
+            st.sampled_from([CollectiveOp.SUM, CollectiveOp.MAX, CollectiveOp.GATHER]),
             st.lists(st.sampled_from([1, 100, LARGE, 8 * LARGE]), min_size=1, max_size=3),
         ),
         min_size=1,
@@ -137,27 +139,27 @@ def test_who_waits_is_let_go(processes):
     def work(rank, exchange):
         if rank == 1:
             time.sleep(0.05)
-            two.exchanges[0].abandon()
+            two.exchanges[0].abort()
             return None
-        return exchange.exchange(Combination.SUM, [share_of(Combination.SUM, [array], 2)])
+        return exchange.run(CollectiveOp.SUM, [share_of(CollectiveOp.SUM, [array], 2)])
 
     problem, _ = two.each(work)
-    assert "given up" in problem
-    share = share_of(Combination.SUM, [array], 2)
-    assert "given up" in two.exchanges[0].exchange(Combination.SUM, [share])
+    assert "aborted" in problem
+    share = share_of(CollectiveOp.SUM, [array], 2)
+    assert "aborted" in two.exchanges[0].run(CollectiveOp.SUM, [share])
 
 
 def test_a_process_that_has_ended_is_not_waited_for():
     with (
-        OwnArea() as own,
+        OwnSegment() as own,
         subprocess.Popen([sys.executable, "-c", OFFERER], stdout=PIPE) as offerer,
     ):
         place = json.loads(offerer.stdout.readline())
-        exchange = SharedExchange(0, [own, PeerArea(*place)])
+        exchange = SharedMemoryBackend(0, [own, PeerSegment(*place)])
         timer = threading.Timer(0.05, offerer.kill)
         timer.start()
-        share = share_of(Combination.SUM, [np.zeros(3, np.float32)], 2)
-        assert exchange.exchange(Combination.SUM, [share]) == PEER_ENDED
+        share = share_of(CollectiveOp.SUM, [np.zeros(3, np.float32)], 2)
+        assert exchange.run(CollectiveOp.SUM, [share]) == PEER_EXITED
         exchange.close()
         timer.join()
 
@@ -165,13 +167,13 @@ def test_a_process_that_has_ended_is_not_waited_for():
 def test_different_arrays_are_refused(processes):
     def work(rank, exchange):
         array = np.zeros(4 + rank, np.float32)
-        return exchange.exchange(Combination.SUM, [share_of(Combination.SUM, [array], 2)])
+        return exchange.run(CollectiveOp.SUM, [share_of(CollectiveOp.SUM, [array], 2)])
 
     assert all("different arrays" in problem for problem in processes(2).each(work))
 
 
 def test_an_area_is_for_the_processes_of_one_user_and_for_its_owner_to_write():
-    with OwnArea() as own, PeerArea(*own.place) as peer:
+    with OwnSegment() as own, PeerSegment(*own.location) as peer:
         own.view(0, 3)[:] = [1, 2, 3]
         assert peer.view(0, 3).tolist() == [1, 2, 3]
         assert peer.key == own.key
@@ -180,6 +182,6 @@ def test_an_area_is_for_the_processes_of_one_user_and_for_its_owner_to_write():
         own.reserve(10_000_000)
         own.view(9_999_999, 1)[:] = 7
         assert peer.view(9_999_999, 1).tolist() == [7]
-        place = own.place
+        place = own.location
     with pytest.raises(OSError):
-        PeerArea(*place)
+        PeerSegment(*place)

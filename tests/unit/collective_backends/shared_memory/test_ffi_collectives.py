@@ -4,41 +4,43 @@ import jax
 import numpy as np
 import pytest
 
-from stratagem._src.collective_backends.shared_memory.area import OwnArea
-from stratagem._src.collective_backends.shared_memory.combination import Combination
-from stratagem._src.collective_backends.shared_memory.shared_exchange import SharedExchange
-from stratagem._src.collective_backends.shared_memory.workers import (
-    exchange_in_program,
-    num_sharing_processes,
-    use_exchange,
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
+from stratagem._src.collective_backends.shared_memory.ffi_collectives import (
+    collective_in_program,
+    num_backend_processes,
+    use_collective_backend,
 )
-from stratagem._src.collectives.exchanging_jit import ExchangingJit
+from stratagem._src.collective_backends.shared_memory.segment import OwnSegment
+from stratagem._src.collective_backends.shared_memory.shared_memory_backend import (
+    SharedMemoryBackend,
+)
+from stratagem._src.collectives.collective_jit import CollectiveJit
 
 TOKEN = np.zeros((1,), np.int32)
 
 
 @pytest.fixture(autouse=True)
 def exchange():
-    use_exchange(SharedExchange(0, [OwnArea()]))
+    use_collective_backend(SharedMemoryBackend(0, [OwnSegment()]))
     yield
-    use_exchange(None)
+    use_collective_backend(None)
 
 
 def program():
     """Returns a program that gathers from all workers; each has a trace of its own."""
-    return jax.jit(lambda x: exchange_in_program(Combination.GATHER, [x], TOKEN, 0, 1)[0][0])
+    return jax.jit(lambda x: collective_in_program(CollectiveOp.GATHER, [x], TOKEN, 0, 1)[0][0])
 
 
 def test_a_program_exchanges():
-    assert num_sharing_processes() == 1
+    assert num_backend_processes() == 1
     np.testing.assert_array_equal(program()(np.arange(3.0)), [np.arange(3.0)])
 
 
 def test_a_program_of_workers_that_have_parted_has_no_part_in_what_others_exchange():
     old = program()
     old(np.arange(3.0))
-    use_exchange(SharedExchange(0, [OwnArea()]))
-    with pytest.raises(Exception, match="not together any more"):
+    use_collective_backend(SharedMemoryBackend(0, [OwnSegment()]))
+    with pytest.raises(Exception, match="no longer one group"):
         jax.block_until_ready(old(np.arange(3.0)))
     np.testing.assert_array_equal(program()(np.arange(3.0)), [np.arange(3.0)])
 
@@ -52,9 +54,9 @@ class OneWorker:
 
 def compiled_with_number():
     def gather(x):
-        return exchange_in_program(Combination.GATHER, [x], TOKEN, 0, 1)[0][0]
+        return collective_in_program(CollectiveOp.GATHER, [x], TOKEN, 0, 1)[0][0]
 
-    return ExchangingJit(gather, OneWorker(), (), {})
+    return CollectiveJit(gather, OneWorker(), (), {})
 
 
 def test_a_compiled_program_is_the_same_for_workers_that_have_formed_again():
@@ -62,11 +64,11 @@ def test_a_compiled_program_is_the_same_for_workers_that_have_formed_again():
     old = compiled_with_number()
     before = old.lower(np.arange(3.0)).as_text()
     np.testing.assert_array_equal(old(np.arange(3.0)), [np.arange(3.0)])
-    use_exchange(SharedExchange(0, [OwnArea()]))
+    use_collective_backend(SharedMemoryBackend(0, [OwnSegment()]))
     new = compiled_with_number()
     assert new.lower(np.arange(3.0)).as_text() == before
     np.testing.assert_array_equal(new(np.arange(3.0)), [np.arange(3.0)])
     # What was launched before brings the number of then.
-    with pytest.raises(Exception, match="not together any more"):
+    with pytest.raises(Exception, match="no longer one group"):
         jax.block_until_ready(old._jitted(old._placed, np.arange(3.0)))
     np.testing.assert_array_equal(old(np.arange(3.0)), [np.arange(3.0)])

@@ -12,7 +12,7 @@ from host_threads import in_threads, open_on, share_of
 from stratagem._src.collective_backends.hosts import host_peers
 from stratagem._src.collective_backends.hosts.host_layout import HostLayout
 from stratagem._src.collective_backends.hosts.host_link import CONNECTION_LOST
-from stratagem._src.collective_backends.shared_memory.combination import Combination
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
 
 LARGE = 700_000
 LAYOUTS = ["ab", "abc", "aabb", "abab", "aaab", "abcad"]
@@ -50,14 +50,14 @@ def exchanged(exchange, rank, combination, sizes, dtype, num_devices=1, seed=0):
         share_of(combination, arrays_of(rank, device, sizes, dtype, seed), count)
         for device in range(num_devices)
     ]
-    assert exchange.exchange(combination, shares) is None
+    assert exchange.run(combination, shares) is None
     return [share.results for share in shares]
 
 
 def expected(combination, brought):
     """Returns what becomes of arrays of all devices, as NumPy computes it."""
-    reduce = {Combination.MIN: np.minimum.reduce, Combination.MAX: np.maximum.reduce}
-    if combination is Combination.GATHER:
+    reduce = {CollectiveOp.MIN: np.minimum.reduce, CollectiveOp.MAX: np.maximum.reduce}
+    if combination is CollectiveOp.GATHER:
         return np.concatenate(brought)
     return reduce.get(combination, lambda arrays: sum(arrays[1:], arrays[0]))(brought)
 
@@ -79,7 +79,7 @@ def test_every_combination_of_small_and_large_arrays(processes, hosts, num_devic
     exchanges = processes(hosts)
     count = len(hosts) * num_devices
     for combination, sizes in itertools.product(
-        Combination, [[count], [0, 2 * count, 5 * count], [count * (LARGE // count), 3 * count]]
+        CollectiveOp, [[count], [0, 2 * count, 5 * count], [count * (LARGE // count), 3 * count]]
     ):
 
         def work(rank, combination=combination, sizes=sizes):
@@ -93,7 +93,7 @@ def test_every_combination_of_small_and_large_arrays(processes, hosts, num_devic
                 for device in range(num_devices)
             ]
             wanted = [expected(combination, brought)] * count
-            if combination is Combination.SCATTER:
+            if combination is CollectiveOp.SCATTER:
                 wanted = np.split(wanted[0], count)
             got = [device[position] for process in results for device in process]
             for mine, theirs in zip(got, wanted, strict=True):
@@ -106,7 +106,7 @@ def test_all_workers_have_the_same_bits(processes, dtype, size):
     exchanges = processes("aabbc")
 
     def work(rank):
-        [[result]] = exchanged(exchanges[rank], rank, Combination.SUM, [size], dtype)
+        [[result]] = exchanged(exchanges[rank], rank, CollectiveOp.SUM, [size], dtype)
         return result
 
     first, *others = in_threads(5, work)
@@ -123,9 +123,9 @@ def test_nan_is_not_lost(processes):
 
     def work(rank):
         array = np.array([1.0, np.nan if rank == 1 else 2.0], np.float32)
-        shares = [share_of(c, [array], 1) for c in (Combination.MIN, Combination.MAX)]
-        for combination, share in zip((Combination.MIN, Combination.MAX), shares, strict=True):
-            assert exchanges[rank].exchange(combination, [share]) is None
+        shares = [share_of(c, [array], 1) for c in (CollectiveOp.MIN, CollectiveOp.MAX)]
+        for combination, share in zip((CollectiveOp.MIN, CollectiveOp.MAX), shares, strict=True):
+            assert exchanges[rank].run(combination, [share]) is None
         return [share.results[0] for share in shares]
 
     for results in in_threads(3, work):
@@ -138,7 +138,7 @@ def test_many_turns_beside_a_slow_process(processes, is_encrypted):
     exchanges = processes("aabb", is_encrypted=is_encrypted)
     random = np.random.default_rng(0)
     turns = [
-        (Combination(int(random.integers(5))), 4 * int(10 ** random.uniform(0, 5)))
+        (CollectiveOp(int(random.integers(5))), 4 * int(10 ** random.uniform(0, 5)))
         for _ in range(40)
     ]
 
@@ -155,7 +155,7 @@ def test_many_turns_beside_a_slow_process(processes, is_encrypted):
     for turn, (combination, size) in enumerate(turns):
         brought = [arrays_of(rank, 0, [size], np.int64, turn)[0] for rank in range(4)]
         wanted = [expected(combination, brought)] * 4
-        if combination is Combination.SCATTER:
+        if combination is CollectiveOp.SCATTER:
             wanted = np.split(wanted[0], 4)
         for rank in range(4):
             np.testing.assert_array_equal(by_rank[rank][turn], wanted[rank])
@@ -167,8 +167,8 @@ def test_different_arrays_are_refused(processes, size):
     exchanges = processes("ab")
 
     def work(rank):
-        share = share_of(Combination.SUM, [np.zeros(size + rank, np.float32)], 2)
-        return exchanges[rank].exchange(Combination.SUM, [share])
+        share = share_of(CollectiveOp.SUM, [np.zeros(size + rank, np.float32)], 2)
+        return exchanges[rank].run(CollectiveOp.SUM, [share])
 
     problems = in_threads(2, work)
     assert any("different arrays" in problem for problem in problems)
@@ -186,13 +186,13 @@ def test_who_waits_is_let_go(processes, hosts, size):
         if rank == last:
             time.sleep(0.05)
             for exchange in exchanges[:last]:
-                exchange.abandon()
+                exchange.abort()
             return None
-        share = share_of(Combination.SUM, [np.zeros(size, np.float32)], 1)
-        return exchanges[rank].exchange(Combination.SUM, [share])
+        share = share_of(CollectiveOp.SUM, [np.zeros(size, np.float32)], 1)
+        return exchanges[rank].run(CollectiveOp.SUM, [share])
 
     problems = in_threads(len(hosts), work)
-    assert all("given up" in problem for problem in problems[:last])
+    assert all("aborted" in problem for problem in problems[:last])
 
 
 @pytest.mark.usefixtures("with_thread")
@@ -202,12 +202,12 @@ def test_a_lost_peer_is_named(processes, size):
     exchanges[2].close()
 
     def work(rank):
-        share = share_of(Combination.SUM, [np.zeros(size, np.float32)], 1)
-        return exchanges[rank].exchange(Combination.SUM, [share])
+        share = share_of(CollectiveOp.SUM, [np.zeros(size, np.float32)], 1)
+        return exchanges[rank].run(CollectiveOp.SUM, [share])
 
     for problem in in_threads(2, work):
         assert problem.startswith(CONNECTION_LOST)
-    assert "worker 2" in work(0) or exchanges[0].is_abandoned
+    assert "worker 2" in work(0) or exchanges[0].is_aborted
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
@@ -222,7 +222,7 @@ def test_three_hosts_take_turns(processes, is_encrypted):
         for turn in range(3):
             if rank == turn:
                 time.sleep(0.02)
-            [results] = exchanged(exchanges[rank], rank, Combination.SUM, sizes, np.int32, 1, turn)
+            [results] = exchanged(exchanges[rank], rank, CollectiveOp.SUM, sizes, np.int32, 1, turn)
             found.append(results)
         return found
 
@@ -241,7 +241,7 @@ def test_thousands_of_tiny_arrays(processes, size):
     sizes = [size] * 3000
 
     def work(rank):
-        [results] = exchanged(exchanges[rank], rank, Combination.SUM, sizes, np.int32)
+        [results] = exchanged(exchanges[rank], rank, CollectiveOp.SUM, sizes, np.int32)
         return np.concatenate(results)
 
     total = sum(np.concatenate(arrays_of(rank, 0, sizes, np.int32)) for rank in range(3))

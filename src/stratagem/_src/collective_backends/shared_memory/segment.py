@@ -1,8 +1,11 @@
-"""``OwnArea`` and ``PeerArea``: memory that one process writes and others on its machine read.
+"""``OwnSegment`` and ``PeerSegment``: shared memory that one process writes and others on its host read.
 
-It has no name in the file system: others find it through the process that owns it, which the kernel
-allows to its user alone, and it is gone with the last process that has it open. The kernel lets nobody
-write it but through the map that its owner made first.
+A segment is a ``memfd``: it has no name in the file system. Other processes open it through
+``/proc/<pid>/fd`` of its owner, which the kernel allows only to the same user, and it is freed with the
+last process that has it open. It is sealed: only the first mapping, which its owner made, can write it.
+
+A segment begins with a header: the owner's progress counter, the tag of its current collective, and a
+random key. The data follows.
 """
 
 from __future__ import annotations
@@ -16,23 +19,23 @@ from typing import Any, Self
 
 import numpy as np
 
-__all__ = ["OwnArea", "PeerArea", "can_share"]
+__all__ = ["OwnSegment", "PeerSegment", "can_share"]
 
 _HEADER_BYTES = 4096
 _KEY_BYTES = 32
 _KEY_START = 64
 _PIECE_BYTES = 2 * 2**20
 _F_SEAL_FUTURE_WRITE = 0x10
-"""Of ``linux/fcntl.h``; Python has no name for it. As old as Linux 5.1, and ``pidfd_open`` is younger."""
+"""From ``linux/fcntl.h``; Python has no name for it. It exists since Linux 5.1, before ``pidfd_open``."""
 
 
 def can_share() -> bool:
-    """Returns whether this system has such memory."""
+    """Returns whether this system supports such memory."""
     has_calls = hasattr(os, "memfd_create") and hasattr(os, "pidfd_open")
     return has_calls and os.path.isdir("/proc/self/fd")
 
 
-class _Area:
+class _Segment:
     _map: mmap.mmap
     _words: memoryview
     _data: np.ndarray[Any, Any]
@@ -43,22 +46,22 @@ class _Area:
         self._reopen()
 
     @property
-    def mark(self) -> int:
-        """How far the owner is."""
+    def progress(self) -> int:
+        """The progress counter of the owner; see ``LocalGroup``."""
         return self._words[0]
 
     @property
-    def note(self) -> int:
-        """What the owner says of what it has put there."""
+    def tag(self) -> int:
+        """The fingerprint of the collective whose data the owner has written."""
         return self._words[1]
 
     @property
     def key(self) -> bytes:
-        """Tells the area from others."""
+        """Identifies the segment."""
         return self._map[_KEY_START : _KEY_START + _KEY_BYTES]
 
     def view(self, start: int, num_bytes: int) -> np.ndarray[Any, Any]:
-        """Returns a part of the memory, which the owner has made large enough."""
+        """Returns a view of the memory. The owner has made the segment large enough."""
         if start + num_bytes > len(self._data):
             self._reopen()
         return self._data[start : start + num_bytes]
@@ -70,27 +73,27 @@ class _Area:
         self.close()
 
     def close(self) -> None:
-        """Gives the memory back, once nobody uses a view of it."""
+        """Closes the segment. The memory is unmapped with its last view."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _reopen(self) -> None:
-        # The map of before goes with the last view of it.
+        # The previous mapping is unmapped with its last view.
         self._map = mmap.mmap(self._file, os.fstat(self._file).st_size, prot=self._access)
-        self._look_at_map()
+        self._create_views()
 
-    def _look_at_map(self) -> None:
+    def _create_views(self) -> None:
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            # Advice, which some kernels do not take.
+            # Some kernels do not support the advice.
             with contextlib.suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE)
         self._words = memoryview(self._map)[:_KEY_START].cast("q")
         self._data = np.frombuffer(self._map, np.uint8)[_HEADER_BYTES:]
 
 
-class OwnArea(_Area):
-    """Memory of this process.
+class OwnSegment(_Segment):
+    """Shared memory of this process, which only this process can write.
 
     Raises:
         OSError: If the system refuses it.
@@ -108,35 +111,36 @@ class OwnArea(_Area):
         self._map[_KEY_START : _KEY_START + _KEY_BYTES] = os.urandom(_KEY_BYTES)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Where other processes of the same user find it: this process, and its number for the file."""
+    def location(self) -> tuple[int, int]:
+        """Where other processes of the same user open it: the process id, and the file descriptor."""
         return os.getpid(), self._file
 
-    def set_mark(self, mark: int) -> None:
-        """Says how far this process is."""
-        self._words[0] = mark
+    def set_progress(self, progress: int) -> None:
+        """Publishes the progress counter of this process."""
+        self._words[0] = progress
 
-    def set_note(self, note: int) -> None:
-        """Says something of what follows."""
-        self._words[1] = note
+    def set_tag(self, tag: int) -> None:
+        """Publishes the tag of the data that follows."""
+        self._words[1] = tag
 
     def reserve(self, num_bytes: int) -> None:
-        """Makes the memory large enough."""
+        """Makes the memory large enough. No view of it may be in use."""
         if num_bytes > len(self._data):
             pieces = -(-(_HEADER_BYTES + num_bytes) // _PIECE_BYTES)
-            # The same map, larger: a new one could not be written. Nobody may have a view of it now.
+            # Resizes the first mapping: the seal makes every new mapping read-only. A mapping with views
+            # cannot be resized, so they are released first.
             self._words.release()
             del self._data
             self._map.resize(pieces * _PIECE_BYTES)
-            self._look_at_map()
+            self._create_views()
 
 
-class PeerArea(_Area):
-    """Memory of another process, to read.
+class PeerSegment(_Segment):
+    """Shared memory of another process, read-only.
 
     Args:
-        process: The number of the process.
-        file: What the process itself calls the file.
+        process: The id of the process.
+        file: The file descriptor in that process.
 
     Raises:
         OSError: If it cannot be opened.
@@ -157,14 +161,14 @@ class PeerArea(_Area):
             raise
 
     def has_ended(self) -> bool:
-        """Returns whether its process has."""
-        # Not select, which fails with descriptors from 1,024 on.
+        """Returns whether its process has exited."""
+        # Not select.select, which fails for descriptors from 1,024 on.
         ended = select.poll()
         ended.register(self._process, select.POLLIN)
         return bool(ended.poll(0))
 
     def close(self) -> None:
-        """Gives the memory back, once nobody uses a view of it."""
+        """Closes the segment. The memory is unmapped with its last view."""
         if self._file >= 0:
             os.close(self._process)
         super().close()

@@ -1,4 +1,4 @@
-"""``OwnedReduction``: an all-reduce in which each host reduces a part and sends it to all others."""
+"""``ReduceScatterAllGather``: an all-reduce in which each host reduces a shard and sends it to all."""
 
 from __future__ import annotations
 
@@ -7,60 +7,67 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from stratagem._src.collective_backends.hosts.host_peers import HostPeers
-from stratagem._src.collective_backends.hosts.turn_sender import FlatArray
-from stratagem._src.collective_backends.shared_memory.combination import Combination, combine
-from stratagem._src.collective_backends.shared_memory.exchanged_array import cut
+from stratagem._src.collective_backends.hosts.round_robin_sender import FlatArray
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp, combine
+from stratagem._src.collective_backends.shared_memory.slots import split_evenly
 
-__all__ = ["MAX_RECORD_BYTES", "Chunk", "OnChunk", "OwnedReduction", "chunk_bytes", "chunks"]
+__all__ = [
+    "MAX_RECORD_BYTES",
+    "Chunk",
+    "OnChunk",
+    "ReduceScatterAllGather",
+    "chunk_bytes",
+    "chunks",
+]
 
 _MAX_CHUNK_BYTES = 256 * 1024
 _MIN_CHUNK_BYTES = 64 * 1024
 MAX_RECORD_BYTES = 1024 * 1024
 _CHUNKS_PER_PART = 4
 _CHUNKS_AHEAD = 8
-"""How many chunks of a fast host are received before those of slower hosts: else it stops sending."""
+"""How many chunks of a fast host are received ahead of slower hosts: otherwise it stops sending."""
 
 
 class Chunk(NamedTuple):
-    """A piece of one of several arrays.
+    """A slice of one of several arrays.
 
     Attributes:
-        array: Which one.
-        part: Of its elements.
+        array: The index of the array.
+        part: The slice of its elements.
     """
 
     array: int
     part: slice
 
     def of(self, arrays: Sequence[FlatArray]) -> FlatArray:
-        """Returns it of arrays like those."""
+        """Returns this chunk of the arrays."""
         return arrays[self.array][self.part]
 
 
 OnChunk: TypeAlias = Callable[[Chunk], None]
 
 
-class OwnedReduction:
-    """The own side of one all-reduce.
+class ReduceScatterAllGather:
+    """This host's side of one all-reduce.
 
-    Addends go out before any sum: the last ones arrive when half of all is sent, so that their sums are
-    there long before it is their turn, and the network never waits for an addition.
+    All addends are sent before any sum. The last addends arrive when half of all data is sent, so their
+    sums are ready long before they are sent, and the network never waits for an addition.
 
     Args:
-        host: The number of this host.
-        peers: Those of the other hosts.
-        combination: ``SUM``, ``MIN`` or ``MAX``.
-        operands: What this host brings.
-        results: As large, and other memory.
-        prepare: Fills a chunk of the operands, maybe in another thread; called once for each.
-        publish: Called when a chunk of the results is there.
+        host: The index of this host.
+        peers: The peers on the other hosts.
+        op: ``SUM``, ``MIN`` or ``MAX``.
+        operands: The operands of this host.
+        results: Arrays of the same sizes, in other memory.
+        prepare: Fills a chunk of the operands, possibly in another thread; called once for each chunk.
+        publish: Called when a chunk of the results is complete.
     """
 
     def __init__(
         self,
         host: int,
         peers: HostPeers,
-        combination: Combination,
+        op: CollectiveOp,
         operands: Sequence[FlatArray],
         results: Sequence[FlatArray],
         prepare: OnChunk,
@@ -68,15 +75,15 @@ class OwnedReduction:
     ) -> None:
         self._host = host
         self._peers = peers
-        self._combination = combination
+        self._combination = op
         self._operands, self._results = operands, results
         self._prepare, self._publish = prepare, publish
         num_hosts = len(peers) + 1
         part_bytes = sum(array.nbytes for array in operands) // num_hosts
-        # A single peer takes no turns.
-        most = _MAX_CHUNK_BYTES if len(peers) > 1 else MAX_RECORD_BYTES
-        self._chunk_bytes = chunk_bytes(part_bytes, most)
-        parts = [cut(array.size, num_hosts) for array in operands]
+        # With a single peer there is no round robin, so larger chunks do no harm.
+        max_bytes = _MAX_CHUNK_BYTES if len(peers) > 1 else MAX_RECORD_BYTES
+        self._chunk_bytes = chunk_bytes(part_bytes, max_bytes)
+        parts = [split_evenly(array.size, num_hosts) for array in operands]
         self._owned = [
             list(chunks(operands, self._chunk_bytes, [of_array[owner] for of_array in parts]))
             for owner in range(num_hosts)
@@ -86,14 +93,14 @@ class OwnedReduction:
 
     @property
     def buffer_bytes(self) -> int:
-        """How much memory the addends of another host take on the way."""
+        """The size of the receive buffer for the addends of one other host."""
         return _CHUNKS_AHEAD * self._chunk_bytes
 
     def queue(self, buffers: FlatArray) -> None:
-        """Queues all that is sent and received.
+        """Queues all sends and receives.
 
         Args:
-            buffers: For what arrives: ``buffer_bytes`` for each other host.
+            buffers: Receive buffers, ``buffer_bytes`` for each other host.
         """
         places = buffers[: len(self._peers) * self.buffer_bytes].reshape(len(self._peers), -1)
         self._places = dict(zip(self._peers, places, strict=True))
@@ -142,20 +149,23 @@ class OwnedReduction:
         return self._places[other][start : start + own.nbytes].view(own.dtype)
 
 
-def chunk_bytes(part_bytes: int, most: int = _MAX_CHUNK_BYTES) -> int:
-    """Returns how large chunks are, given what a host owns: the sums of one travel while others arrive."""
+def chunk_bytes(part_bytes: int, max_bytes: int = _MAX_CHUNK_BYTES) -> int:
+    """Returns the size of chunks, given the size of a shard.
+
+    A shard has several chunks, so that the sums of one are sent while the addends of others arrive.
+    """
     wanted = part_bytes // _CHUNKS_PER_PART // 64 * 64
-    return min(most, max(_MIN_CHUNK_BYTES, wanted))
+    return min(max_bytes, max(_MIN_CHUNK_BYTES, wanted))
 
 
 def chunks(
     arrays: Sequence[FlatArray],
-    most_bytes: int = _MAX_CHUNK_BYTES,
+    max_bytes: int = _MAX_CHUNK_BYTES,
     parts: Sequence[slice] | None = None,
 ) -> Iterator[Chunk]:
-    """Returns arrays, or a part of each, in pieces of at most ``most_bytes``."""
+    """Yields chunks of at most ``max_bytes`` of arrays, or of one slice of each."""
     for number, array in enumerate(arrays):
-        whole = slice(0, array.size) if parts is None else parts[number]
-        step = most_bytes // array.dtype.itemsize
-        for start in range(whole.start, whole.stop, step):
-            yield Chunk(number, slice(start, min(start + step, whole.stop)))
+        covered = slice(0, array.size) if parts is None else parts[number]
+        step = max_bytes // array.dtype.itemsize
+        for start in range(covered.start, covered.stop, step):
+            yield Chunk(number, slice(start, min(start + step, covered.stop)))

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from host_threads import in_threads, open_on, share_of
 
-from stratagem._src.collective_backends.hosts import opening
-from stratagem._src.collective_backends.hosts.hosts_exchange import HostsExchange
-from stratagem._src.collective_backends.hosts.opening import open_exchange
-from stratagem._src.collective_backends.shared_memory.combination import Combination
-from stratagem._src.collective_backends.shared_memory.shared_exchange import SharedExchange
+from stratagem._src.collective_backends import backend_selection
+from stratagem._src.collective_backends.backend_selection import open_backend
+from stratagem._src.collective_backends.hosts.multi_host_backend import MultiHostBackend
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
+from stratagem._src.collective_backends.shared_memory.shared_memory_backend import (
+    SharedMemoryBackend,
+)
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.transport import Credentials
 
@@ -20,8 +22,8 @@ def sums(exchanges):
     """Returns what every process has after a sum of 1, 2, 3, and so on; closes the exchanges."""
 
     def add(rank):
-        share = share_of(Combination.SUM, [np.array([rank + 1], np.int32)], 1)
-        assert exchanges[rank].exchange(Combination.SUM, [share]) is None
+        share = share_of(CollectiveOp.SUM, [np.array([rank + 1], np.int32)], 1)
+        assert exchanges[rank].run(CollectiveOp.SUM, [share]) is None
         return share.results[0].tolist()
 
     try:
@@ -33,14 +35,14 @@ def sums(exchanges):
 
 def test_processes_of_one_host_share_memory():
     exchanges = open_on(["a", "a"])
-    assert all(isinstance(exchange, SharedExchange) for exchange in exchanges)
+    assert all(isinstance(exchange, SharedMemoryBackend) for exchange in exchanges)
     assert sums(exchanges) == [[3], [3]]
 
 
 @pytest.mark.parametrize("hosts", [["a", "b"], ["a", "a", "b"], ["a", "b", "a", "c", "b"]])
 def test_processes_of_several_hosts_connect(hosts):
     exchanges = open_on(hosts)
-    assert all(isinstance(exchange, HostsExchange) for exchange in exchanges)
+    assert all(isinstance(exchange, MultiHostBackend) for exchange in exchanges)
     total = len(hosts) * (len(hosts) + 1) // 2
     assert sums(exchanges) == [[total]] * len(hosts)
 
@@ -72,12 +74,12 @@ def test_two_that_cannot_connect_are_named_to_all(monkeypatch):
 
     def open_or_note(*arguments, **options):
         try:
-            return open_exchange(*arguments, timeout=1.5, **options)
+            return open_backend(*arguments, timeout=1.5, **options)
         except UnavailableError as error:
             errors.append(str(error))
             return None
 
-    monkeypatch.setattr("host_threads.open_exchange", open_or_note)
+    monkeypatch.setattr("host_threads.open_backend", open_or_note)
     assert open_on(["a", "a", "b", "c"], without_an_address) == [None] * 4
     assert len(errors) == 4
     for error in errors:
@@ -112,7 +114,7 @@ def test_arrays_that_must_be_encrypted_never_travel_through_xla(monkeypatch):
 
 
 def test_systems_without_such_memory_do_without(monkeypatch):
-    monkeypatch.setattr(opening, "can_share", lambda: False)
+    monkeypatch.setattr(backend_selection, "can_share", lambda: False)
     assert open_on(["a", "a"]) == [None, None]
 
 

@@ -1,8 +1,8 @@
-"""``TurnSender``: sends to the peers on other hosts in turn.
+"""``RoundRobinSender``: sends to the peers on other hosts in turn.
 
-It sends a little to one peer, then to the next, in another order on each host, so that every host receives
-from one other at a time, and as much from each. Were the system given all at once, connections would
-compete for the links: with BBR as congestion control some get half of what others do, and a host
+It sends a little to one peer, then to the next, in a different order on each host. So every host receives
+from one other at a time, and equally much from each. If the kernel got all data at once, the connections
+would compete for the links: with BBR congestion control some get half the bandwidth of others, and a host
 that waits for the slowest leaves its own link idle.
 """
 
@@ -21,28 +21,28 @@ import numpy as np
 from stratagem._src.process.background import Background
 from stratagem._src.transport import BulkChannel
 
-__all__ = ["FlatArray", "PeerLost", "TurnSender", "as_bytes"]
+__all__ = ["FlatArray", "PeerLost", "RoundRobinSender", "as_bytes"]
 
 FlatArray: TypeAlias = np.ndarray[Any, Any]
 
 _TURN_BYTES = 256 * 1024
 _MAX_UNSENT_BYTES = 2 * _TURN_BYTES
-"""What one peer gets before the next one, and what the system holds back of it: enough to send while the
-processor is busy. With BBR, 25 MB between 3 hosts at 1 Gbit/s take 1.04 to 1.06 times the wire's time, with
-1 MiB held back 1.06 to 1.10, and 1.09 to 1.15 if the system is given all; with CUBIC always 1.05."""
+"""What one peer gets before the next one, and how much of it the kernel buffers unsent: enough to keep
+sending while the CPU is busy. With BBR, 25 MB between 3 hosts at 1 Gbit/s take 1.04 to 1.06 times the wire
+time; with 1 MiB buffered 1.06 to 1.10, and 1.09 to 1.15 without a limit; with CUBIC always 1.05."""
 
 
 class PeerLost(OSError):
     """The connection to a peer broke, or was interrupted."""
 
 
-class TurnSender:
-    """What is sent to some peers, by the thread that receives, or by another one beside it.
+class RoundRobinSender:
+    """Sends to peers, in the thread that receives or in a background thread.
 
     Args:
-        channels: To the peers, by host, in the order in which they take turns.
-        names: What errors call the peers, by host.
-        interrupt: Wakes the thread that receives from the peers, with an error.
+        channels: The channels to the peers by host, in round-robin order.
+        names: The names of the peers in errors, by host.
+        interrupt: Makes the thread that receives from the peers fail with an error.
     """
 
     def __init__(
@@ -71,21 +71,21 @@ class TurnSender:
 
     @property
     def channel(self) -> BulkChannel:
-        """The one whose turn it is."""
+        """The channel whose turn it is."""
         return self._channels[self._current]
 
     @property
     def has_sent(self) -> bool:
-        """Whether the system has taken all that was queued."""
+        """Whether the kernel has accepted all queued data."""
         return self.channel.has_sent and not any(self._waiting.values())
 
     def put(self, host: int, array: FlatArray, prepare: Callable[[], None] | None = None) -> None:
-        """Queues an array, not empty, and what fills it when it is its turn."""
+        """Queues a non-empty array, and the function that fills it just before it is sent."""
         self._waiting[host].append((array, prepare))
         self._has_news.set()
 
     def send(self) -> bool:
-        """Sends what can be sent without waiting, and returns whether it was something.
+        """Sends what can be sent without waiting, and returns whether anything was sent.
 
         Raises:
             PeerLost: If a connection breaks, or is interrupted.
@@ -98,19 +98,19 @@ class TurnSender:
             raise PeerLost(f"{self._names[self._current]}: {error}") from error
 
     def begin(self) -> None:
-        """Begins to send in the background, until ``end``."""
+        """Starts sending in the background, until ``end``."""
         self._is_complete = False
         self._jobs.put(True)
 
     def end(self) -> BaseException | None:
-        """Waits until all that was queued is sent, or cannot be, and returns why not."""
+        """Waits until all queued data is sent or cannot be, and returns the error, if any."""
         self._is_complete = True
         self._has_news.set()
         self._done.get()
         return self._error
 
     def close(self) -> None:
-        """Ends the thread, which must not be sending."""
+        """Ends the background thread, which must not be sending."""
         self._jobs.put(False)
 
     def _begin_turn(self) -> None:
@@ -134,7 +134,7 @@ class TurnSender:
 
     def _send_all(self) -> None:
         while True:
-            # In this order: what is said after the question wakes the wait below.
+            # Clears the event before it reads the state: whatever changes later wakes the wait below.
             self._has_news.clear()
             is_complete = self._is_complete
             while not self.has_sent:
