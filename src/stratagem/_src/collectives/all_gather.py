@@ -1,4 +1,4 @@
-"""Every replica's value in each of them."""
+"""All-gather: concatenates the replicas' arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from stratagem._src.collectives.replica_programs import run_on_replicas, spmd_map
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.core.types import Tensor
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 
@@ -47,14 +48,14 @@ def component_shapes(value: PerReplica, group: ReplicaGroup) -> list[tuple[int, 
     local = [np.shape(part) for part in value.values]
     if not group.spans_processes:
         return local
-    every = process_watch().exchange("shapes", local, f"gather of {local}")
+    every = process_monitor().all_gather_object("shapes", local, f"gather of {local}")
     return [tuple(shape) for shapes in every for shape in shapes]
 
 
 def _gather_across(value: PerReplica, axis: int, sizes: Sequence[int], group: ReplicaGroup) -> Any:
-    """Gathers from other processes, where every part must travel in the size of the largest."""
+    """Gathers across processes. XLA's all-gather needs equal shapes, so smaller arrays are padded."""
     if jnp.issubdtype(value.values[0].dtype, jax.dtypes.prng_key):
-        # Keys cannot be padded, the numbers that they are made of can.
+        # Keys cannot be padded; their data can.
         numbers = PerReplica([jax.random.key_data(part) for part in value.values], group)
         implementation = jax.random.key_impl(value.values[0])
         gathered = _gather_across(numbers, axis, sizes, group)
@@ -103,7 +104,7 @@ def first_replica(value: PerReplica, group: ReplicaGroup) -> Any:
     return group.replicate(value.values[0])
 
 
-def gather_spmd(local: Any, axis: int) -> Any:
+def gather_spmd(local: Tensor, axis: int) -> Any:
     """Returns all replicas' ``local`` concatenated along ``axis``, inside the SPMD program."""
     local = jnp.asarray(local)
     return jax.lax.all_gather(local, REPLICA_AXIS, axis=_check_axis(local.ndim, axis), tiled=True)
@@ -111,7 +112,7 @@ def gather_spmd(local: Any, axis: int) -> Any:
 
 def _check_axis(ndim: int, axis: int) -> int:
     if not isinstance(axis, (int, np.integer)):
-        raise InvalidArgumentError(f"gather needs one axis, a whole number, got {axis!r}.")
+        raise InvalidArgumentError(f"gather needs one axis, an integer, got {axis!r}.")
     if not -ndim <= axis < ndim:
         raise ShapeMismatchError(
             f"gather needs an axis of the value, which has {ndim} dimensions, got axis {axis}."

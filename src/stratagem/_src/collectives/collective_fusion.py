@@ -1,10 +1,11 @@
-"""Collectives of a replica's program that do not depend on one another, as one.
+"""Fuses the independent collectives of a replica's program.
 
-The equations of the program are put in levels: what is computed from the result of a collective is of the
-level after the collective's own. All collectives of a level travel together, whoever wrote them; what is
-equal in all replicas already does not travel at all. Loops and branches are programs of their own.
+The equations of the program are divided into levels: a value that is computed from the result of a
+collective belongs to the level after that collective. All collectives of a level are fused, wherever they
+come from; a collective of a replicated value needs no communication. The bodies of loops and branches are
+fused as programs of their own.
 
-The program has been differentiated before: gradients of what comes out are not those of what went in.
+Differentiate the program before this pass: the derivative of its result is not that of the original.
 """
 
 from __future__ import annotations
@@ -17,57 +18,59 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collective_backends.shared_memory.workers import trace_body
-from stratagem._src.collectives.collective_tokens import CollectiveOrder
-from stratagem._src.collectives.exchanges import (
-    Exchange,
-    Kind,
-    exchange_together,
-    kind_of,
-    known_if_equal,
-    of_equal,
+from stratagem._src.collective_backends.shared_memory.ffi_collectives import trace_body
+from stratagem._src.collectives.collective_tokens import CollectiveTokens
+from stratagem._src.collectives.fusible_collectives import (
+    FusionKey,
+    PendingCollective,
+    fusion_key,
+    is_known_if_replicated,
+    result_if_replicated,
+    run_fused,
 )
 from stratagem._src.collectives.ordered_equations import evaluate_in_order
 from stratagem._src.collectives.packing import DEFAULT_PACKING, packing_of_call
+from stratagem._src.core.types import Equation, Jaxpr, Tensor
 from stratagem._src.jaxpr.inline import (
     Constant,
     FlatEquation,
     FlatJaxpr,
     Operand,
-    needed,
+    eliminate_dead_code,
+    map_inner_jaxprs,
     value_of,
-    with_bodies,
 )
 from stratagem._src.jaxpr.replication_analysis import (
     Body,
-    ReplicaFlow,
+    ReplicationAnalysis,
     has_collectives,
-    lasting_effects,
+    has_side_effects,
 )
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
-__all__ = ["JoinedProgram", "joined"]
+__all__ = ["FusedProgram", "fuse_collectives"]
 
 
-def joined(
-    closed: Any, differs: Sequence[bool], group: ReplicaGroup, *, is_body: bool = False
+def fuse_collectives(
+    closed: Jaxpr, varying: Sequence[bool], group: ReplicaGroup, *, is_body: bool = False
 ) -> Callable[..., list[Any]]:
-    """Returns a function that computes what a replica's jaxpr computes, with joined collectives.
+    """Returns a function that computes what a replica's jaxpr computes, with fused collectives.
 
     Args:
-        closed: The jaxpr; its constants are equal in all replicas.
-        differs: Of each input, whether it may differ between replicas.
+        closed: The jaxpr. Its constants are the same in all replicas.
+        varying: Whether each input may differ between replicas.
         group: The replicas.
-        is_body: Whether it is what a loop or a branch does.
+        is_body: Whether the jaxpr is the body of a loop or a branch.
     """
-    program = JoinedProgram(group)
-    inputs = [program.add_input(differs=flag) for flag in differs]
+    program = FusedProgram(group)
+    inputs = [program.add_input(varying=flag) for flag in varying]
     outputs = program.add(closed.jaxpr, closed.consts, inputs)
 
-    def run(*arrays: Any) -> list[Any]:
-        # XLA forgets operands of a loop that nothing in it needs, and with them whom it is to wait for.
-        order = CollectiveOrder(group, after=arrays if is_body else ())
-        return program.run(outputs, arrays, order)
+    def run(*arrays: Tensor) -> list[Any]:
+        # XLA drops operands of a loop that its body does not use. The token depends on all of them, so that
+        # the body starts after everything that the loop has to wait for.
+        tokens = CollectiveTokens(group, after=arrays if is_body else ())
+        return program.run(outputs, arrays, tokens)
 
     return run
 
@@ -77,8 +80,8 @@ class _Level(NamedTuple):
     collectives: list[FlatEquation]
 
 
-class JoinedProgram(FlatJaxpr):
-    """What one replica computes, put together from jaxprs that are added one after the other.
+class FusedProgram(FlatJaxpr):
+    """The program of one replica, built from jaxprs that are added one after the other.
 
     Args:
         group: The replicas.
@@ -87,84 +90,94 @@ class JoinedProgram(FlatJaxpr):
     def __init__(self, group: ReplicaGroup) -> None:
         super().__init__(lambda eqn: has_collectives([eqn]))
         self._group = group
-        self._flow = ReplicaFlow()
+        self._analysis = ReplicationAnalysis()
         self._inputs: list[int] = []
-        self._differing: set[Operand] = set()
+        self._varying: set[Operand] = set()
         self._packing = DEFAULT_PACKING
-        # By the number of what they make: collectives, bodies of loops, sums of equal values.
-        self._kinds: dict[Operand, Kind] = {}
+        # By the number of their first result: collectives, bodies of loops. By the number of a sum over
+        # the replicas of a replicated value: that value.
+        self._keys: dict[Operand, FusionKey] = {}
         self._bodies: dict[Operand, list[Body]] = {}
         self._multiples: dict[Operand, Operand] = {}
         self._made_at: dict[Operand, int] = {}
         self._same: dict[Any, tuple[Operand, ...]] = {}
 
-    def add_input(self, *, differs: bool) -> int:
+    def add_input(self, *, varying: bool) -> int:
         """Returns the number of a new input."""
         number = self.new_value()
         self._inputs.append(number)
-        if differs:
-            self._differing.add(number)
+        if varying:
+            self._varying.add(number)
         return number
 
-    def differs(self, operand: Operand) -> bool:
+    def is_varying(self, operand: Operand) -> bool:
         """Returns whether a value may differ between replicas."""
         if isinstance(operand, Constant) and self._group.spans_processes:
-            # Numbers are a part of the program, on which processes agree; arrays are not.
+            # All processes run the same program, which contains scalars; arrays are passed to it.
             return isinstance(operand.value, jax.Array) or np.ndim(operand.value) > 0
-        return operand in self._differing
+        return operand in self._varying
 
-    def add_call(self, eqn: Any, called: Any, operands: Sequence[Operand]) -> Sequence[Operand]:
-        """Adds what an equation calls; its name may say how collectives are to be packed."""
+    def add_call(
+        self, eqn: Equation, called: Jaxpr, operands: Sequence[Operand]
+    ) -> Sequence[Operand]:
+        """Adds the jaxpr that an equation calls; its name may say how to pack the collectives in it."""
         before, self._packing = self._packing, packing_of_call(eqn) or self._packing
         results = super().add_call(eqn, called, operands)
         self._packing = before
         return results
 
     def add_equation(
-        self, eqn: Any, opened: tuple[Any, int], operands: tuple[Operand, ...]
+        self, eqn: Equation, scope: tuple[Jaxpr, int], operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        """Adds one equation, or what is the same but needs no exchange."""
-        kind = kind_of(eqn, self._packing)
-        if kind is not None:
-            return self._add_collective(kind, eqn, opened, operands)
+        """Adds one equation, or an equivalent that needs no communication."""
+        fusion = fusion_key(eqn, self._packing)
+        if fusion is not None:
+            return self._add_collective(fusion, eqn, scope, operands)
         if eqn.primitive.name == "div" and self._divides_by_count(operands):
             return [self._multiples[operands[0]]]
-        return self._add_checked(eqn, opened, operands)
+        return self._add_checked(eqn, scope, operands)
 
     def _add_collective(
-        self, kind: Kind, eqn: Any, opened: tuple[Any, int], operands: tuple[Operand, ...]
+        self,
+        fusion: FusionKey,
+        eqn: Equation,
+        scope: tuple[Jaxpr, int],
+        operands: tuple[Operand, ...],
     ) -> Sequence[Operand]:
         [operand], aval = operands, eqn.invars[0].aval
         params = {k: eqn.params.get(k) for k in ("all_gather_dimension", "tiled")}
-        key = (operand, kind, *params.values())
+        # The same collective of the same value is run once.
+        key = (operand, fusion, *params.values())
         if key in self._same:
             return self._same[key]
-        if self.differs(operand) or not known_if_equal(kind, aval.dtype, self._group):
-            results = tuple(self._add_checked(eqn, opened, operands))
-            self._kinds[results[0]] = kind
+        if self.is_varying(operand) or not is_known_if_replicated(fusion, aval.dtype, self._group):
+            results = tuple(self._add_checked(eqn, scope, operands))
+            self._keys[results[0]] = fusion
         else:
-            traced = jax.make_jaxpr(lambda x: of_equal(kind, x, eqn.params, self._group))(aval)
+            traced = jax.make_jaxpr(
+                lambda x: result_if_replicated(fusion, x, eqn.params, self._group)
+            )(aval)
             results = tuple(self.add(traced.jaxpr, traced.consts, operands))
-            if kind.name == "psum" and jnp.issubdtype(aval.dtype, jnp.inexact):
+            if fusion.name == "psum" and jnp.issubdtype(aval.dtype, jnp.inexact):
                 self._multiples[results[0]] = operand
         self._same[key] = results
         return results
 
     def _add_checked(
-        self, eqn: Any, opened: tuple[Any, int], operands: tuple[Operand, ...]
+        self, eqn: Equation, scope: tuple[Jaxpr, int], operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        """Adds one equation, and notes which of its results may differ."""
-        differs = [self.differs(operand) for operand in operands]
-        flags = self._flow.results(eqn, differs)
-        results = super().add_equation(eqn, opened, operands)
-        self._differing.update(n for n, flag in zip(results, flags, strict=True) if flag)
+        """Adds one equation, and records which of its results vary between replicas."""
+        varying = [self.is_varying(operand) for operand in operands]
+        flags = self._analysis.results(eqn, varying)
+        results = super().add_equation(eqn, scope, operands)
+        self._varying.update(n for n, flag in zip(results, flags, strict=True) if flag)
         self._made_at.update((number, len(self.equations)) for number in results)
         if results and has_collectives([eqn]):
-            self._bodies[results[0]] = self._flow.bodies(eqn, differs)
+            self._bodies[results[0]] = self._analysis.bodies(eqn, varying)
         return results
 
     def _divides_by_count(self, operands: Sequence[Operand]) -> bool:
-        """Returns whether the sum of equal values is divided by the number of replicas."""
+        """Returns whether a sum of a replicated value is divided by the number of replicas: a mean."""
         total, divisor = operands
         return (
             total in self._multiples
@@ -175,14 +188,14 @@ class JoinedProgram(FlatJaxpr):
         )
 
     def run(
-        self, outputs: Sequence[Operand], arrays: Sequence[Any], order: CollectiveOrder
+        self, outputs: Sequence[Operand], arrays: Sequence[Any], tokens: CollectiveTokens
     ) -> list[Any]:
-        """Returns the outputs, given the inputs; to be called inside the program of the replicas."""
+        """Returns the outputs for the inputs, inside the program that all replicas run."""
         known = dict(zip(self._inputs, arrays, strict=True))
-        equations = needed(self.equations, outputs, lasting_effects)
+        equations = eliminate_dead_code(self.equations, outputs, has_side_effects)
         for level in self._levels(equations):
-            evaluate_in_order(level.equations, known, order, self._with_joined_bodies)
-            self._exchange(level.collectives, known, order)
+            evaluate_in_order(level.equations, known, tokens, self._with_fused_bodies)
+            self._run_collectives(level.collectives, known, tokens)
         return [value_of(output, known) for output in outputs]
 
     def _levels(self, equations: Iterable[FlatEquation]) -> list[_Level]:
@@ -191,10 +204,10 @@ class JoinedProgram(FlatJaxpr):
         of_last_effect = 0
         for equation in equations:
             level = max((level_of.get(o, 0) for o in equation.operands), default=0)
-            if lasting_effects(equation.eqn):
-                # In the order in which they were written.
+            if has_side_effects(equation.eqn):
+                # Effects keep their order in the program.
                 level = of_last_effect = max(level, of_last_effect)
-            if equation.results and equation.results[0] in self._kinds:
+            if equation.results and equation.results[0] in self._keys:
                 levels[level].collectives.append(equation)
                 level += 1
             else:
@@ -204,33 +217,33 @@ class JoinedProgram(FlatJaxpr):
             level_of.update((number, level) for number in equation.results)
         return levels
 
-    def _exchange(
-        self, collectives: Sequence[FlatEquation], known: dict[int, Any], order: CollectiveOrder
+    def _run_collectives(
+        self, collectives: Sequence[FlatEquation], known: dict[int, Any], tokens: CollectiveTokens
     ) -> None:
-        # In the order in which they are ready, so that the first can be on their way early.
+        # Sorted by when their operands are ready, so that the first packs can be sent early.
         ready = sorted(collectives, key=lambda c: self._made_at.get(c.operands[0], 0))
-        exchanges = [
-            Exchange(
-                self._kinds[c.results[0]],
+        pending = [
+            PendingCollective(
+                self._keys[c.results[0]],
                 jnp.asarray(value_of(c.operands[0], known), c.eqn.invars[0].aval.dtype),
                 c.eqn.params,
             )
             for c in ready
         ]
-        results = exchange_together(exchanges, self._group, order)
+        results = run_fused(pending, self._group, tokens)
         known.update((c.results[0], result) for c, result in zip(ready, results, strict=True))
 
-    def _with_joined_bodies(self, equation: FlatEquation) -> FlatEquation:
+    def _with_fused_bodies(self, equation: FlatEquation) -> FlatEquation:
         bodies = self._bodies.get(equation.results[0]) if equation.results else None
         if not bodies:
             return equation
-        differs = {(body.param, body.position): body.differs for body in bodies}
+        varying = {(body.param, body.position): body.varying for body in bodies}
 
-        def change(param: str, position: int | None, body: Any) -> Any:
+        def change(param: str, position: int | None, body: Jaxpr) -> Any:
             is_plain = all(isinstance(aval, jax.core.ShapedArray) for aval in body.in_avals)
-            if not is_plain or (param, position) not in differs:
+            if not is_plain or (param, position) not in varying:
                 return body
-            run = joined(body, differs[param, position], self._group, is_body=True)
+            run = fuse_collectives(body, varying[param, position], self._group, is_body=True)
             return trace_body(run, body.in_avals)
 
-        return dataclasses.replace(equation, eqn=with_bodies(equation.eqn, change))
+        return dataclasses.replace(equation, eqn=map_inner_jaxprs(equation.eqn, change))

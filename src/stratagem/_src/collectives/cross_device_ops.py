@@ -1,4 +1,4 @@
-"""``CrossDeviceOps``: how values travel between replicas when they are reduced."""
+"""``CrossDeviceOps``: the algorithms that reduce values across replicas."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import InvalidArgumentError, NotAnArrayError, ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import DTypeLike, Tensor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
@@ -31,8 +32,8 @@ class CrossDeviceOps:
     Pass one to ``MirroredStrategy(cross_device_ops=...)``. Subclasses implement
     ``reduce_implementation``; ``batch_reduce_implementation`` and ``broadcast_implementation`` have
     defaults on top of it. The implementation gets a ``PerReplica`` whose ``values`` are the replicas'
-    arrays. Written with ``jax.numpy`` it works eagerly and in compiled steps alike: eagerly the arrays
-    have been copied to the first replica's device, and in a compiled step ``values`` gathers them.
+    arrays. An implementation with ``jax.numpy`` works both eagerly and in compiled steps: eagerly the
+    arrays are copied to the first replica's device, and in a compiled step ``values`` gathers them.
 
     >>> import stratagem as sg
     >>> import jax.numpy as jnp
@@ -46,8 +47,8 @@ class CrossDeviceOps:
     1.0
     """
 
-    # Whether an eager implementation gets all components on one device, where jax.numpy can combine
-    # them, or where they are.
+    # Whether components are copied to one device before an eager reduction, so that jax.numpy can
+    # combine them; otherwise the implementation gets each component on its replica's device.
     _colocate_components = True
 
     def reduce(
@@ -57,7 +58,7 @@ class CrossDeviceOps:
         destinations: Any,
         options: CommunicationOptions | None = None,
     ) -> Any:
-        """Returns ``per_replica_value`` reduced to one value, on the destinations."""
+        """Returns ``per_replica_value`` reduced to one value on the destinations."""
         return self.batch_reduce(reduce_op, [(per_replica_value, destinations)], options)[0]
 
     def batch_reduce(
@@ -66,17 +67,17 @@ class CrossDeviceOps:
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
-        """Reduces several values, which may travel together.
+        """Reduces several values, which may be fused into fewer collectives.
 
         Args:
             reduce_op: How to combine the replicas' values.
-            value_destination_pairs: Each value, with what says where the result is wanted: a
-                distributed value, a variable, an array, or the name of a device. What has one value for
-                all replicas is not combined.
+            value_destination_pairs: Pairs of a value and the destinations of its result: a distributed
+                value, a variable, an array, or the name of a device. A value that is the same in all
+                replicas is not reduced.
             options: Packing.
 
         Returns:
-            For each pair a ``Mirrored`` value, or an array if it is wanted on one device.
+            For each pair a ``Mirrored`` value, or an array if the destination is one device.
         """
         for pair in value_destination_pairs:
             if not isinstance(pair, tuple):
@@ -108,12 +109,12 @@ class CrossDeviceOps:
         pairs: Sequence[tuple[Any, Any]],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
-        """Reduces per-replica values of ``group``; returns arrays that are on every one of its devices.
+        """Reduces per-replica values of ``group`` and returns arrays that are on all of its devices.
 
         Args:
             group: The replicas.
-            op: How to combine.
-            pairs: Each value with its destinations, for ``batch_reduce_implementation`` to see.
+            op: How to combine the values.
+            pairs: Each value with its destinations, for ``batch_reduce_implementation``.
             options: Packing.
         """
         options = options or CommunicationOptions()
@@ -130,15 +131,15 @@ class CrossDeviceOps:
                 results[position] = result
         return results
 
-    def broadcast(self, tensor: Any, destinations: Any) -> Any:
-        """Returns ``tensor`` where it is wanted.
+    def broadcast(self, tensor: Tensor, destinations: Any) -> Any:
+        """Returns ``tensor`` on the destinations.
 
         Args:
             tensor: An array, a number, a ``Mirrored`` value or a variable.
             destinations: A distributed value, a variable, an array, or the name of a device.
 
         Returns:
-            A ``Mirrored`` value, or an array if it is wanted on one device.
+            A ``Mirrored`` value, or an array if the destination is one device.
         """
         check_destinations(destinations)
         return self.broadcast_implementation(tensor, destinations)
@@ -150,7 +151,7 @@ class CrossDeviceOps:
         destinations: Any,
         options: CommunicationOptions,
     ) -> Any:
-        """Returns one value's reduction. To be implemented by subclasses."""
+        """Returns the reduction of one value. Subclasses implement it."""
         raise NotImplementedError(
             f"{type(self).__name__} must implement reduce_implementation(reduce_op, "
             "per_replica_value, destinations, options)."
@@ -168,7 +169,7 @@ class CrossDeviceOps:
             for value, destinations in value_destination_pairs
         ]
 
-    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
+    def broadcast_implementation(self, tensor: Tensor, destinations: Any) -> Any:
         """Returns ``tensor`` on every destination."""
         if is_per_replica(tensor):
             raise NotAnArrayError(
@@ -235,7 +236,7 @@ class CrossDeviceOps:
             ]
 
         casted = [_cast(op, part, group, options) for part in parts]
-        if group.widens_bfloat16:  # extrema; sums are wide anyway
+        if group.widens_bfloat16:  # for MIN and MAX; sums are float32 already
             casted = [x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for x in casted]
         if op in (ReduceOp.MIN, ReduceOp.MAX):
             results = _with_extremum_gradient(implementation)(casted)
@@ -248,7 +249,7 @@ class CrossDeviceOps:
 
 
 def find_group(values: Sequence[Any]) -> ReplicaGroup:
-    """Returns the replicas that the values live on."""
+    """Returns the replica group of the values."""
     for value in values:
         for part in (value.values, value.indices) if isinstance(value, IndexedSlices) else (value,):
             group = getattr(part, "group", None) or getattr(part, "_group", None)
@@ -277,15 +278,15 @@ def check_same_shape(what: str, components: Sequence[Any]) -> None:
         raise ShapeMismatchError(f"{what} needs the same dtype in every replica, got {dtypes}.")
 
 
-def _cast(op: ReduceOp, array: Any, group: ReplicaGroup, options: CommunicationOptions) -> Any:
-    """Returns an array in the dtype in which replicas are combined."""
+def _cast(op: ReduceOp, array: Tensor, group: ReplicaGroup, options: CommunicationOptions) -> Any:
+    """Returns an array in the dtype in which the replicas' values are combined."""
     scale = _scale_on_wire(op, array.dtype, group, options)
     scaled = array if scale == 1 else array / scale
     return scaled.astype(_dtype_across(op, array.dtype, group, options))
 
 
 def _dtype_across(
-    op: ReduceOp, dtype: Any, group: ReplicaGroup, options: CommunicationOptions
+    op: ReduceOp, dtype: DTypeLike, group: ReplicaGroup, options: CommunicationOptions
 ) -> Any:
     if op is ReduceOp.MEAN and not jnp.issubdtype(dtype, jnp.inexact):
         return jnp.promote_types(dtype, jnp.float32)
@@ -293,25 +294,25 @@ def _dtype_across(
         if options.dtype is not None and jnp.issubdtype(dtype, jnp.floating):
             return wire_dtype(dtype, options)
         if dtype == jnp.float16:
-            return jnp.float32  # a sum on the way may not fit, though the result does
+            return jnp.float32  # an intermediate sum may overflow even if the result does not
         if dtype == jnp.bfloat16 and group.on_cpu:
-            # Elsewhere gradients travel in half the bytes, and have the range of float32 all the same.
+            # On accelerators bfloat16 halves the traffic; its range is that of float32.
             return jnp.float32
     return jnp.int32 if dtype == jnp.bool_ else dtype
 
 
 def _scale_on_wire(
-    op: ReduceOp, dtype: Any, group: ReplicaGroup, options: CommunicationOptions
+    op: ReduceOp, dtype: DTypeLike, group: ReplicaGroup, options: CommunicationOptions
 ) -> int:
-    """Returns by what numbers are divided on their way: a sum may not fit, though the mean does."""
+    """Returns the divisor of values that are sent in float16, where a sum may overflow if the mean fits."""
     is_scaled = op is ReduceOp.MEAN and _dtype_across(op, dtype, group, options) == jnp.float16
     return 1 << (group.size - 1).bit_length() if is_scaled else 1
 
 
 def _restore(
-    op: ReduceOp, before: Any, result: Any, group: ReplicaGroup, options: CommunicationOptions
+    op: ReduceOp, before: Tensor, result: Tensor, group: ReplicaGroup, options: CommunicationOptions
 ) -> Any:
-    """Returns what was combined of arrays like ``before`` in the dtype of the result."""
+    """Returns a combined result in the dtype that a reduction of arrays like ``before`` has."""
     if before.dtype == jnp.bool_:
         is_extremum = op in (ReduceOp.MIN, ReduceOp.MAX)
         return result.astype(jnp.bool_) if is_extremum else result
@@ -332,13 +333,13 @@ def _cast_components(
     return PerReplica([_cast(op, component, group, options) for component in value.values], group)
 
 
-def _refuse_dtype(op: ReduceOp, dtype: Any) -> None:
+def _refuse_dtype(op: ReduceOp, dtype: DTypeLike) -> None:
     if op in (ReduceOp.MIN, ReduceOp.MAX) and jnp.issubdtype(dtype, jnp.complexfloating):
         raise ValueError(f"{op.name} needs numbers that have an order, got {dtype.name}.")
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
-            "The replicas' keys of jax.random cannot be combined into one. Take one replica's with "
-            "strategy.experimental_local_results(keys)[0], or all with strategy.gather(...)."
+            "Keys of jax.random cannot be reduced over the replicas. Use the key of one replica, "
+            "strategy.experimental_local_results(keys)[0], or all of them with strategy.gather(...)."
         )
 
 
@@ -370,7 +371,7 @@ def _gather_rows(rows: PerReplica, group: ReplicaGroup, options: CommunicationOp
 def _with_extremum_gradient(
     implementation: Callable[[Sequence[Any]], list[Any]],
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """Gives MIN and MAX a derivative: the replicas that hold the extremum share it."""
+    """Gives MIN and MAX a derivative: the replicas that hold the extremum share it equally."""
 
     @jax.custom_jvp
     def reduced(parts: list[Any]) -> list[Any]:
@@ -381,7 +382,7 @@ def _with_extremum_gradient(
         (parts,), (part_tangents,) = primals, tangents
         results = reduced(parts)
 
-        def tangent(part: Any, part_tangent: Any, result: Any) -> Any:
+        def tangent(part: Tensor, part_tangent: Tensor, result: Tensor) -> Any:
             if not jnp.issubdtype(part.dtype, jnp.inexact):
                 return np.zeros(result.shape, jax.dtypes.float0)
             is_nan = jnp.isnan(part) & jnp.isnan(result)

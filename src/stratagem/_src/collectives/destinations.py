@@ -1,4 +1,4 @@
-"""Where the result of a reduction or a broadcast is wanted."""
+"""The destinations of a reduction or a broadcast."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.structures import ValueLeaf
+from stratagem._src.core.types import Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -27,10 +28,10 @@ __all__ = ["check_destinations", "placed_on"]
 
 
 def check_destinations(destinations: Any) -> None:
-    """Checks that something says where a result is wanted.
+    """Checks that a value is valid as ``destinations``.
 
     Raises:
-        InvalidArgumentError: If not.
+        InvalidArgumentError: If it is not.
     """
     known = (str, jax.Device, ReplicaGroup, ValueLeaf, IndexedSlices, jax.Array)
     if not isinstance(destinations, known):
@@ -40,13 +41,13 @@ def check_destinations(destinations: Any) -> None:
         )
 
 
-def placed_on(destinations: Any, value: Any, group: ReplicaGroup | None) -> Any:
-    """Returns a reduced value where it is wanted.
+def placed_on(destinations: Any, value: Tensor, group: ReplicaGroup | None) -> Any:
+    """Returns a reduced value on its destinations.
 
     Args:
         destinations: See ``check_destinations``.
-        value: An array, or rows.
-        group: The replicas whose values were reduced, if it is known.
+        value: An array, or ``IndexedSlices``.
+        group: The replicas whose values were reduced, if known.
 
     Returns:
         A ``Mirrored`` value if the destinations are several devices, otherwise an array.

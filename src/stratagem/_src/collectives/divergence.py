@@ -1,46 +1,52 @@
-"""Checks that all replicas of a program take part in its collectives, also inside conditionals.
+"""Rejects programs whose replicas could diverge around a collective.
 
-A collective waits for all replicas. In a branch that some of them do not take it would wait for ever. So
-a conditional or loop with collectives needs a predicate that is the same in all replicas, which shows in
-the jaxpr: it does not depend on what differs between them.
+A collective waits for all replicas. In a branch that only some replicas take it waits forever. So a
+conditional or loop with collectives needs a predicate that is the same in all replicas. The jaxpr shows
+that: the predicate must not depend on values that vary between replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.core.types import Equation, Jaxpr
 from stratagem._src.jax_compat.tracing import all_equations
-from stratagem._src.jaxpr.replication_analysis import ReplicaFlow, has_collectives, is_demand
+from stratagem._src.jaxpr.replication_analysis import (
+    ReplicationAnalysis,
+    has_collectives,
+    is_replication_check,
+)
 
-__all__ = ["check_taking_part"]
+__all__ = ["check_divergence"]
 
 
-def check_taking_part(jaxpr: Any, differs: Sequence[bool], num_replicas: int) -> None:
-    """Checks that every collective of a replica's jaxpr is reached by all replicas or by none.
+def check_divergence(jaxpr: Jaxpr, varying: Sequence[bool], num_replicas: int) -> None:
+    """Checks that all replicas or none of them reach each collective of a replica's jaxpr.
 
     Args:
-        jaxpr: What one replica computes.
-        differs: Of each input, whether replicas have values of their own.
-        num_replicas: Number of replicas.
+        jaxpr: The program of one replica.
+        varying: Whether each input may differ between replicas.
+        num_replicas: The number of replicas.
 
     Raises:
-        ReplicaMismatchError: If some might not reach it.
+        ReplicaMismatchError: If the replicas may diverge.
     """
     if num_replicas > 1 and any(map(_needs_check, all_equations(jaxpr))):
-        _Check().outputs(jaxpr, differs)
+        _Check().outputs(jaxpr, varying)
 
 
-def _needs_check(eqn: Any) -> bool:
-    return (eqn.primitive.name in ("cond", "while") and has_collectives([eqn])) or is_demand(eqn)
+def _needs_check(eqn: Equation) -> bool:
+    return (
+        eqn.primitive.name in ("cond", "while") and has_collectives([eqn])
+    ) or is_replication_check(eqn)
 
 
-class _Check(ReplicaFlow):
+class _Check(ReplicationAnalysis):
     def diverges(self, what: str) -> None:
         raise ReplicaMismatchError(
             f"A conditional or loop {what}, but its predicate may differ between replicas, so that not all "
-            "of them would take part. Make it the same in all of them, by "
-            "get_replica_context().all_reduce('MAX', predicate) or from what all replicas share; or call "
-            "the collective outside, and choose its result by jnp.where."
+            "of them would take part. Make the predicate the same in all replicas, with "
+            "get_replica_context().all_reduce('MAX', predicate) or from values that all replicas share; or "
+            "call the collective outside, and select its result with jnp.where."
         )

@@ -15,7 +15,8 @@ from stratagem._src.collectives.packing import apply_in_packs
 from stratagem._src.collectives.point_to_point import accumulator, finish
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.jaxpr.replication_analysis import known_to_be_equal
+from stratagem._src.core.types import Tensor
+from stratagem._src.jaxpr.replication_analysis import mark_replicated
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 
@@ -23,10 +24,10 @@ __all__ = ["HierarchicalCopyAllReduce"]
 
 
 class HierarchicalCopyAllReduce(PackedOps):
-    """Reduces by copies in two levels: to a leader in each group of devices, then to one of them.
+    """Reduces with copies in two levels: to a leader in each group of devices, then to one leader.
 
-    The result goes back the same way. Meant for machines where devices within a group are connected
-    better than the groups are.
+    The result is copied back the same way. Use it on machines where devices within a group have faster
+    links than the groups.
 
     Args:
         num_packs: As in ``NcclAllReduce``.
@@ -61,7 +62,7 @@ class HierarchicalCopyAllReduce(PackedOps):
 
 
 def group_size(num_replicas: int) -> int:
-    """Returns how many replicas form a group: the divisor nearest below the square root, at least 2.
+    """Returns the size of a group: the largest divisor up to the square root, but at least 2.
 
     >>> [group_size(n) for n in (1, 2, 4, 6, 8, 16)]
     [1, 2, 2, 2, 2, 4]
@@ -83,12 +84,14 @@ def _reduce_eagerly(
     return accumulate([jax.device_put(subtotal, group.devices[0]) for subtotal in subtotals])
 
 
-def _reduce_spmd(value: Any, num_replicas: int, accumulate: Callable[[Sequence[Any]], Any]) -> Any:
+def _reduce_spmd(
+    value: Tensor, num_replicas: int, accumulate: Callable[[Sequence[Any]], Any]
+) -> Any:
     size = group_size(num_replicas)
     leaders = range(0, num_replicas, size)
     index = jax.lax.axis_index(REPLICA_AXIS)
 
-    def copy(array: Any, routes: list[tuple[int, int]]) -> Any:
+    def copy(array: Tensor, routes: list[tuple[int, int]]) -> Any:
         return jax.lax.ppermute(array, REPLICA_AXIS, routes)
 
     up_in_group = [[(leader + k, leader) for leader in leaders] for k in range(1, size)]
@@ -99,4 +102,4 @@ def _reduce_spmd(value: Any, num_replicas: int, accumulate: Callable[[Sequence[A
         back = [(receiver, sender) for sender, receiver in routes]
         receives = jnp.isin(index, jnp.array([receiver for _, receiver in back]))
         result = jnp.where(receives, copy(result, back), result)
-    return known_to_be_equal(result)
+    return mark_replicated(result)

@@ -1,4 +1,4 @@
-"""Evaluating a replica's jaxpr, or a part of it, in all replicas."""
+"""Evaluates a replica's jaxpr, or some of its equations, in all replicas with ``jax.shard_map``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from stratagem._src.collectives.first_logical_device import on_first_logical_device
+from stratagem._src.core.types import Atom, Jaxpr
 from stratagem._src.jax_compat.tracing import mentioned_variables
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
@@ -22,7 +23,7 @@ class MappedInput:
     Attributes:
         var: The variable.
         value: The global array.
-        split: Along which of its dims each replica has a block; ``None`` if all replicas have all of it.
+        split: The dim along which the array is sharded; ``None`` if it is replicated.
     """
 
     var: Any
@@ -31,7 +32,7 @@ class MappedInput:
 
     @property
     def sharded(self) -> bool:
-        """Whether replicas have blocks of their own."""
+        """Whether the array is sharded over the replicas."""
         return self.split is not None
 
 
@@ -39,15 +40,15 @@ class MappedJaxpr:
     """A jaxpr of one replica, for a group of them.
 
     Args:
-        jaxpr: Computes with the values of one replica.
+        jaxpr: The program of one replica.
         group: The replicas.
-        inputs: What the jaxpr's inputs and constants are, as far as they are used.
-        manual_axes: Over which axes of the mesh the jaxpr was traced; XLA divides the work over others.
+        inputs: The values of those inputs and constants of the jaxpr that are used.
+        manual_axes: The mesh axes that the jaxpr was traced over; XLA partitions over the others.
     """
 
     def __init__(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         group: ReplicaGroup,
         inputs: Sequence[MappedInput],
         *,
@@ -59,11 +60,11 @@ class MappedJaxpr:
         self._inputs = {id(item.var): item for item in inputs}
 
     def provide(self, item: MappedInput) -> None:
-        """Adds the value of a variable that the jaxpr computes itself, for parts that come later."""
+        """Adds the value of a variable that the jaxpr computes, for equations that are called later."""
         self._inputs[id(item.var)] = item
 
-    def known(self, atom: Any) -> MappedInput | None:
-        """Returns what an atom is, if it has been provided."""
+    def known(self, atom: Atom) -> MappedInput | None:
+        """Returns the input for an atom, if it has been provided."""
         return self._inputs.get(id(atom))
 
     def call(
@@ -76,9 +77,9 @@ class MappedJaxpr:
 
         Args:
             equations: Some equations of the jaxpr, in order.
-            outvars: What to compute.
-            split: Along which dim of each result every replica has a block; ``None`` if it is the same in
-                all of them. Default: along the first dim of all results.
+            outvars: The variables to compute.
+            split: The dim along which each result is sharded; ``None`` for a replicated result. Default:
+                the first dim of all results.
         """
         dims = [0] * len(outvars) if split is None else split
         part = self._jaxpr.replace(
@@ -108,8 +109,8 @@ class MappedJaxpr:
         mapped = jax.shard_map(
             body,
             mesh=self._group.mesh,
-            in_specs=([self._group.placed(item.split).spec for item in inputs],),
-            out_specs=[self._group.placed(dim).spec for dim in dims],
+            in_specs=([self._group.named_sharding(item.split).spec for item in inputs],),
+            out_specs=[self._group.named_sharding(dim).spec for dim in dims],
             axis_names=self._manual_axes,
             check_vma=False,
         )

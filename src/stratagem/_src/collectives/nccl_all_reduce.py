@@ -1,4 +1,4 @@
-"""``NcclAllReduce``: one all-reduce of the platform's own."""
+"""``NcclAllReduce``: the platform's own all-reduce."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratagem._src.collectives.all_reduce import PLAIN_ALL_REDUCE, all_reduce_each
-from stratagem._src.collectives.collective_tokens import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveTokens
 from stratagem._src.collectives.cross_device_ops import find_group
 from stratagem._src.collectives.packed_ops import PackedOps
 from stratagem._src.collectives.packing import Packing, apply_in_packs, in_packs, packed, unpacked
@@ -15,8 +15,9 @@ from stratagem._src.collectives.replica_programs import run_on_replicas
 from stratagem._src.collectives.xla_all_reduce import xla_all_reduce
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import Tensor
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 
 __all__ = ["NcclAllReduce"]
 
@@ -32,10 +33,10 @@ class NcclAllReduce(PackedOps):
     The default of ``MirroredStrategy``.
 
     Args:
-        num_packs: Arrays of one dtype are joined into this many packs before they are sent; 0 sends
-            each alone. Default: packs of a size that pays.
+        num_packs: Arrays of one dtype are concatenated into this many packs before they are sent; 0 sends
+            each alone. Default: packs of a tuned size in bytes.
 
-    Differs from tf.distribute: the default there is one pack, whatever its size.
+    Differs from tf.distribute: the default there is one pack of any size.
 
     JAX equivalent: ``jax.lax.psum``.
 
@@ -55,17 +56,17 @@ class NcclAllReduce(PackedOps):
         packing = self._packing.with_options(options)
         inside = [value.local for value in values if isinstance(value, SpmdPerReplica)]
         group = find_group(values)
-        frame = state.current_frame()
-        if inside and frame is not None and frame.joins_collectives:
+        frame = frames.current_frame()
+        if inside and frame is not None and frame.fuses_collectives:
             return [in_packs(packing, PLAIN_ALL_REDUCE[reduce_op], part) for part in inside]
         if inside:
             reduce = functools.partial(xla_all_reduce, reduce_op)
             return apply_in_packs(reduce, inside, packing.plan(inside, group))
 
-        def reduce_parts(*parts: Any) -> list[Any]:
-            order = CollectiveOrder(group)
-            packs = packing.plan(parts, group, shares_memory=order.shares_memory)
-            reduced = all_reduce_each(reduce_op, packed(parts, packs), group, order)
+        def reduce_parts(*parts: Tensor) -> list[Any]:
+            tokens = CollectiveTokens(group)
+            packs = packing.plan(parts, group, shares_memory=tokens.shares_memory)
+            reduced = all_reduce_each(reduce_op, packed(parts, packs), group, tokens)
             return unpacked(reduced, parts, packs)
 
         name = f"all-reduce {reduce_op.name}{_described(packing)}"

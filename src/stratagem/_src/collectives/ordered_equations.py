@@ -1,4 +1,7 @@
-"""Equations with collectives in them, of XLA's own or in loops, kept in one order."""
+"""Evaluates equations with collectives that cannot be fused: XLA's own, reduce-scatters, and loops.
+
+Where processes share memory, tokens keep these equations in one order.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from stratagem._src.collective_backends.shared_memory.combination import Combination
-from stratagem._src.collective_backends.shared_memory.workers import can_exchange
-from stratagem._src.collectives.collective_tokens import CollectiveOrder
-from stratagem._src.collectives.reduce_scatter_in_memory import (
-    is_scattered_in_memory,
-    scatter_in_memory,
-)
+from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
+from stratagem._src.collective_backends.shared_memory.ffi_collectives import is_supported
+from stratagem._src.collectives.collective_tokens import CollectiveTokens
+from stratagem._src.core.types import Equation, EquationParams, Tensor
 from stratagem._src.jax_compat.tracing import jax_core
 from stratagem._src.jaxpr.inline import FlatEquation, evaluate, value_of
 from stratagem._src.jaxpr.replication_analysis import has_collectives
+from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
 __all__ = ["evaluate_in_order"]
 
@@ -29,60 +30,76 @@ _NEW_VALUE = -1
 def evaluate_in_order(
     equations: Sequence[FlatEquation],
     known: dict[int, Any],
-    order: CollectiveOrder,
+    tokens: CollectiveTokens,
     change: Callable[[FlatEquation], FlatEquation],
 ) -> None:
-    """Computes what the equations make; where it is needed, those with collectives in turn.
+    """Evaluates equations; where tokens are needed, those with collectives one after the other.
 
     Args:
         equations: The equations.
-        known: Values by their numbers, to which theirs are added.
-        order: The order of the collectives.
-        change: Returns the equation to be evaluated in place of one with collectives.
+        known: Values by number. The results are added to it.
+        tokens: The tokens of the collectives.
+        change: Returns the equation to evaluate in place of one with collectives.
     """
     waiting: list[FlatEquation] = []
     for equation in equations:
         has_some = has_collectives([equation.eqn])
         changed = change(equation) if has_some else equation
-        if not (has_some and order.shares_memory):
+        if not (has_some and tokens.shares_memory):
             waiting.append(changed)
             continue
         evaluate(waiting, known)
         waiting = []
-        _evaluate_collective(changed, known, order)
+        _evaluate_collective(changed, known, tokens)
     evaluate(waiting, known)
 
 
 def _evaluate_collective(
-    equation: FlatEquation, known: dict[int, Any], order: CollectiveOrder
+    equation: FlatEquation, known: dict[int, Any], tokens: CollectiveTokens
 ) -> None:
-    if is_scattered_in_memory(equation.eqn, order):
+    if _is_reduce_scatter_on_host(equation.eqn, tokens):
         array = jnp.asarray(
             value_of(equation.operands[0], known), equation.eqn.invars[0].aval.dtype
         )
         [number] = equation.results
-        known[number] = scatter_in_memory(array, equation.eqn.params, order)
+        known[number] = _reduce_scatter_on_host(array, equation.eqn.params, tokens)
         return
-    operands, results = _passed(equation.eqn.invars), _passed(equation.eqn.outvars)
+    operands, results = _passable(equation.eqn.invars), _passable(equation.eqn.outvars)
     if not operands or not results:
         evaluate([equation], known)
         return
+    # The token becomes a dependency of the smallest operand, because passing an operand on may copy it.
     position = min(operands, key=operands.__getitem__)
     aval = equation.eqn.invars[position].aval
     operand = jnp.asarray(value_of(equation.operands[position], known), aval.dtype)
     bound = _with_new_operand(equation, position)
 
-    def compute(given: Any) -> list[Any]:
+    def compute(given: Tensor) -> list[Any]:
         known[_NEW_VALUE] = given
         evaluate([bound], known)
         del known[_NEW_VALUE]
         return [known[equation.results[result]] for result in results]
 
-    order.run(compute, operand)
+    tokens.run(compute, operand)
+
+
+def _is_reduce_scatter_on_host(eqn: Equation, tokens: CollectiveTokens) -> bool:
+    """Returns whether an equation is a ``psum_scatter`` of all replicas that our backends support."""
+    if eqn.primitive.name != "reduce_scatter" or eqn.params["axis_index_groups"] is not None:
+        return False
+    is_of_all = eqn.params["axis_name"] in (REPLICA_AXIS, (REPLICA_AXIS,))
+    return is_of_all and tokens.can_share(CollectiveOp.SCATTER, eqn.invars[0].aval)
+
+
+def _reduce_scatter_on_host(array: Tensor, params: EquationParams, tokens: CollectiveTokens) -> Any:
+    """Returns this replica's shard of the sum of the replicas' arrays."""
+    dimension = params["scatter_dimension"]
+    [own] = tokens.run_on_host(CollectiveOp.SCATTER, [jnp.moveaxis(array, dimension, 0)])
+    return jnp.moveaxis(own, 0, dimension) if params["tiled"] else own[0]
 
 
 def _with_new_operand(equation: FlatEquation, position: int) -> FlatEquation:
-    """Returns an equation that takes one operand from another value, also where it is a literal."""
+    """Returns an equation that takes one operand from ``_NEW_VALUE``, even if it is a literal."""
     atom, eqn = equation.eqn.invars[position], equation.eqn
     replaced = {i for i, other in enumerate(eqn.invars) if i == position or other is atom}
     if isinstance(atom, jax_core().Literal):
@@ -96,13 +113,13 @@ def _with_new_operand(equation: FlatEquation, position: int) -> FlatEquation:
     return dataclasses.replace(equation, eqn=eqn, operands=operands)
 
 
-def _passed(atoms: Sequence[Any]) -> dict[int, int]:
-    """Returns the bytes of those arrays that are used and can be passed on, by position."""
+def _passable(atoms: Sequence[Any]) -> dict[int, int]:
+    """Returns, by position, the bytes of arrays that are used and that a token can be attached to."""
     return {
         i: atom.aval.size * np.dtype(atom.aval.dtype).itemsize
         for i, atom in enumerate(atoms)
         if type(atom).__name__ != "DropVar"
         and isinstance(atom.aval, jax.core.ShapedArray)
-        and can_exchange(Combination.GATHER, atom.aval.dtype)
+        and is_supported(CollectiveOp.GATHER, atom.aval.dtype)
         and atom.aval.size
     }

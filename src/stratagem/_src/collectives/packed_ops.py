@@ -1,4 +1,4 @@
-"""What cross-device ops that send arrays in packs have in common."""
+"""``PackedOps``: the base class of cross-device ops that pack arrays before they send them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PackedOps"]
 
 
 class PackedOps(CrossDeviceOps):
-    """Base of ops that implement ``batch_reduce_implementation`` and pack what they send."""
+    """Base class of ops that implement ``batch_reduce_implementation`` and pack arrays."""
 
     _colocate_components = False
 
@@ -28,6 +28,6 @@ class PackedOps(CrossDeviceOps):
         destinations: Any,
         options: CommunicationOptions,
     ) -> Any:
-        """Returns one value's reduction, as a batch of one."""
+        """Returns the reduction of one value, as a batch of one."""
         pairs = [(per_replica_value, destinations)]
         return self.batch_reduce_implementation(reduce_op, pairs, options)[0]

@@ -1,4 +1,4 @@
-"""Which arrays travel together."""
+"""Packing (gradient bucketing): which arrays are concatenated into one collective."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.communication_options import CommunicationOptions
+from stratagem._src.core.types import Equation, PyTree
 from stratagem._src.jaxpr.replication_analysis import name_of_call
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
@@ -29,26 +30,25 @@ __all__ = [
 ]
 
 _BYTES_ON_CPU = 4 * 2**20
-"""By ``benchmarks/packing.py``: of 16 kB to 64 MB the fastest or near it, for 6 kB to 32 MB in all, on two
-and four devices of one process and between two processes that are connected."""
+"""Measured by ``benchmarks/packing.py``, among 16 kB to 64 MB: the fastest or close to it for 6 kB to 32 MB
+in total, on two and four devices of one process and between two connected processes."""
 
 _BYTES_IN_MEMORY = 256 * 2**10
-"""Likewise, between processes that share memory, of one device or two: several packs go in one exchange
-there, so that larger ones save little and cost their copies."""
+"""The same between processes that share memory, with one or two devices each: one collective takes several
+packs there, so larger packs save little and cost copies."""
 
-_ARRAYS_PER_PACK = 64
+_MAX_ARRAYS_PER_PACK = 64
 """XLA's CPU compiler takes 0.1 ms for each pair of arrays in a pack: 0.4 s for 64, 8 s for 300."""
 
 
 def default_pack_bytes(group: ReplicaGroup, *, shares_memory: bool = False) -> int:
-    """Returns how large packs are unless a user says otherwise; 0 for none at all.
+    """Returns the default size of packs in bytes; 0 for no packing.
 
-    Where XLA's own compiler joins what travels at the same time, without the copies that a pack costs,
-    it is left to that: everywhere but on CPU.
+    On accelerators XLA combines collectives itself, without the copies of a pack, so arrays are not packed.
 
     Args:
         group: The replicas.
-        shares_memory: Whether the packs are exchanged through memory that processes share.
+        shares_memory: Whether the packs go through shared memory.
     """
     if shares_memory:
         return _BYTES_IN_MEMORY
@@ -58,13 +58,13 @@ def default_pack_bytes(group: ReplicaGroup, *, shares_memory: bool = False) -> i
 def plan_packs(
     arrays: Sequence[Any], *, num_packs: int = 0, bytes_per_pack: int = 0, arrays_per_pack: int = 0
 ) -> list[list[int]]:
-    """Returns groups of positions in ``arrays``; the arrays of a group have one dtype.
+    """Returns packs: lists of positions in ``arrays``. The arrays of a pack have one dtype.
 
     Args:
         arrays: Anything with ``size`` and ``dtype``.
-        num_packs: Packs for each dtype, about equally large; 0 keeps every array alone.
-        bytes_per_pack: If positive, a pack is closed once it has this many bytes, whatever
-            ``num_packs`` says; an array of that size travels alone.
+        num_packs: The number of packs for each dtype, of about equal size; 0 sends every array alone.
+        bytes_per_pack: If positive, a pack is closed once it has this many bytes, and ``num_packs`` is
+            ignored; an array of that size or more is sent alone.
         arrays_per_pack: If positive, a pack is closed once it has this many arrays.
 
     >>> import numpy as np
@@ -99,11 +99,11 @@ def plan_packs(
 
 @dataclass(frozen=True)
 class Packing:
-    """How arrays that travel at the same time are packed.
+    """How the arrays of a collective are packed.
 
     Args:
-        num_packs: As for ``plan_packs``; ``None`` makes packs of the size that pays.
-        bytes_per_pack: Likewise; 0 leaves it to ``num_packs``.
+        num_packs: As for ``plan_packs``; ``None`` for packs of the default size.
+        bytes_per_pack: As for ``plan_packs``; 0 to use ``num_packs``.
     """
 
     num_packs: int | None = None
@@ -114,13 +114,13 @@ class Packing:
             raise ValueError(f"num_packs must be >= 0, got {self.num_packs}.")
 
     def with_options(self, options: CommunicationOptions) -> Packing:
-        """Returns how to pack if options of a call may say otherwise."""
+        """Returns this packing, overridden by the options of a call."""
         return Packing(self.num_packs, options.bytes_per_pack or self.bytes_per_pack)
 
     def plan(
         self, arrays: Sequence[Any], group: ReplicaGroup, *, shares_memory: bool = False
     ) -> list[list[int]]:
-        """Returns groups of positions in ``arrays`` that travel together; see ``default_pack_bytes``."""
+        """Returns packs of positions in ``arrays``; see ``default_pack_bytes``."""
         if self.bytes_per_pack or self.num_packs is not None:
             return plan_packs(
                 arrays, num_packs=self.num_packs or 0, bytes_per_pack=self.bytes_per_pack
@@ -128,7 +128,7 @@ class Packing:
         return plan_packs(
             arrays,
             bytes_per_pack=default_pack_bytes(group, shares_memory=shares_memory),
-            arrays_per_pack=_ARRAYS_PER_PACK,
+            arrays_per_pack=_MAX_ARRAYS_PER_PACK,
         )
 
 
@@ -137,28 +137,30 @@ DEFAULT_PACKING = Packing()
 _NAME = re.compile(r"in_packs_(None|\d+)_(\d+)")
 
 
-def in_packs(packing: Packing, fn: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``fn(*args)``, noting in the jaxpr how the collectives in it are to be packed.
+def in_packs(packing: Packing, fn: Callable[..., Any], *args: PyTree) -> Any:
+    """Returns ``fn(*args)``, and records in the jaxpr how to pack the collectives in it.
+
+    The record is the name of a ``jax.jit`` call around ``fn``, which ``packing_of_call`` reads.
 
     Args:
-        packing: How.
-        fn: The same object for the same function: what is noted is kept for each.
+        packing: The packing.
+        fn: The function. Pass the same object each time: a jitted function is cached for each.
         *args: Its arguments.
     """
-    return fn(*args) if packing == DEFAULT_PACKING else _noted(packing, fn)(*args)
+    return fn(*args) if packing == DEFAULT_PACKING else _annotated(packing, fn)(*args)
 
 
 @functools.cache
-def _noted(packing: Packing, fn: Callable[..., Any]) -> Any:
-    def noted(*args: Any) -> Any:
+def _annotated(packing: Packing, fn: Callable[..., Any]) -> Any:
+    def annotated(*args: PyTree) -> Any:
         return fn(*args)
 
-    noted.__name__ = f"in_packs_{packing.num_packs}_{packing.bytes_per_pack}"
-    return jax.jit(noted)
+    annotated.__name__ = f"in_packs_{packing.num_packs}_{packing.bytes_per_pack}"
+    return jax.jit(annotated)
 
 
-def packing_of_call(eqn: Any) -> Packing | None:
-    """Returns how the collectives of a call are to be packed, if it was noted."""
+def packing_of_call(eqn: Equation) -> Packing | None:
+    """Returns the packing that ``in_packs`` recorded for a call, if any."""
     match = _NAME.fullmatch(name_of_call(eqn) or "")
     if match is None:
         return None
@@ -169,15 +171,15 @@ def packing_of_call(eqn: Any) -> Packing | None:
 def apply_in_packs(
     fn: Callable[[Any], Any], arrays: Sequence[Any], packs: Sequence[Sequence[int]]
 ) -> list[Any]:
-    """Returns ``fn`` of each array, where ``fn`` is called once for each pack, on a flat array.
+    """Returns ``fn`` of each array. ``fn`` is called once for each pack, with a flat array.
 
-    ``fn`` must work element by element, and may put other dimensions before those of its argument.
+    ``fn`` must work element by element, and may add leading dimensions to its argument.
     """
     return unpacked([fn(flat) for flat in packed(arrays, packs)], arrays, packs)
 
 
 def packed(arrays: Sequence[Any], packs: Sequence[Sequence[int]]) -> list[Any]:
-    """Returns a flat array for each pack; an array that is alone stays as it is."""
+    """Returns a flat array for each pack; the array of a pack of one is unchanged."""
     return [
         arrays[pack[0]]
         if len(pack) == 1
@@ -189,9 +191,9 @@ def packed(arrays: Sequence[Any], packs: Sequence[Sequence[int]]) -> list[Any]:
 def unpacked(
     flats: Sequence[Any], arrays: Sequence[Any], packs: Sequence[Sequence[int]]
 ) -> list[Any]:
-    """Returns what became of each array, given what became of each pack.
+    """Returns the result for each array, given the result for each pack.
 
-    Packs may have got other dimensions before their own.
+    The results of packs may have additional leading dimensions.
     """
     results: list[Any] = [None] * len(arrays)
     for flat, pack in zip(flats, packs, strict=True):

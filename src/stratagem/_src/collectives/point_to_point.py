@@ -1,4 +1,4 @@
-"""Copies between single replicas inside the SPMD program, and what can be built of them."""
+"""Point-to-point copies between replicas inside the SPMD program, and reductions built from them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import jax.numpy as jnp
 
 from stratagem._src.collectives.wire_dtype import is_half
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import Tensor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
 __all__ = ["accumulator", "broadcast_from", "collect_at", "finish"]
 
 
-def collect_at(value: Any, senders: Sequence[int], receiver: int) -> list[Any]:
-    """Returns what ``receiver`` has of each sender's value, in order; elsewhere zeros."""
+def collect_at(value: Tensor, senders: Sequence[int], receiver: int) -> list[Any]:
+    """Returns each sender's value in ``receiver``, in order; other replicas get zeros."""
     return [
         value if sender == receiver else jax.lax.ppermute(value, REPLICA_AXIS, [(sender, receiver)])
         for sender in senders
     ]
 
 
-def broadcast_from(value: Any, sender: int, receivers: Sequence[int]) -> Any:
-    """Returns ``sender``'s value in each receiver, and everywhere else what was there."""
+def broadcast_from(value: Tensor, sender: int, receivers: Sequence[int]) -> Any:
+    """Returns ``sender``'s value in each receiver; other replicas keep their own value."""
     index = jax.lax.axis_index(REPLICA_AXIS)
     result = value
     for receiver in receivers:
@@ -51,6 +52,6 @@ def _added(values: Sequence[Any]) -> Any:
     return wide.astype(dtype)
 
 
-def finish(op: ReduceOp, accumulated: Any, count: int) -> Any:
-    """Returns the reduction of ``count`` values from their accumulation."""
+def finish(op: ReduceOp, accumulated: Tensor, count: int) -> Any:
+    """Returns the reduction of ``count`` values, given their accumulated value."""
     return accumulated / count if op is ReduceOp.MEAN else accumulated

@@ -1,4 +1,4 @@
-"""Sums of several arrays, of which each replica gets its parts."""
+"""Reduce-scatter: each replica gets its shard of the sum of several arrays."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ from stratagem._src.collectives.collective_tokens import shares_memory
 from stratagem._src.collectives.packing import DEFAULT_PACKING
 from stratagem._src.collectives.wire_dtype import is_half, on_wire
 from stratagem._src.core.communication_options import CommunicationOptions
+from stratagem._src.core.types import Tensor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.variables.shard_layout import Parts
+from stratagem._src.variables.shard_layout import ShardLayout
 
-__all__ = ["scatter_sums"]
+__all__ = ["reduce_scatter_each"]
 
 
-def scatter_sums(
-    wholes: Sequence[Any],
-    parts: Sequence[Parts],
+def reduce_scatter_each(
+    arrays: Sequence[Any],
+    layouts: Sequence[ShardLayout],
     group: ReplicaGroup,
     options: CommunicationOptions | None = None,
 ) -> list[Any]:
-    """Returns this replica's part of the sum of each array, inside the program that all replicas run.
+    """Returns this replica's shard of the sum of each array, inside the program that all replicas run.
 
     Args:
-        wholes: Arrays of which each replica has one.
-        parts: How each is divided.
+        arrays: Full arrays, one addend in each replica.
+        layouts: How the sum of each array is sharded.
         group: The replicas.
-        options: How the arrays travel.
+        options: The wire dtype.
     """
-    dtypes = [whole.dtype for whole in wholes]
-    wholes = [on_wire(whole, options) for whole in wholes]
+    dtypes = [array.dtype for array in arrays]
+    arrays = [on_wire(array, options) for array in arrays]
     if group.on_cpu and not shares_memory(group):
-        # XLA would add 16 bits in 16 bits, and cannot compile it for replicas of several virtual devices.
-        wholes = [whole.astype(jnp.float32) if is_half(whole.dtype) else whole for whole in wholes]
-    results: list[Any] = [None] * len(wholes)
-    for pack in DEFAULT_PACKING.plan(wholes, group):
+        # XLA adds 16-bit numbers in 16 bits, and cannot compile that for several virtual devices a replica.
+        arrays = [array.astype(jnp.float32) if is_half(array.dtype) else array for array in arrays]
+    results: list[Any] = [None] * len(arrays)
+    for pack in DEFAULT_PACKING.plan(arrays, group):
         if len(pack) == 1:
-            results[pack[0]] = parts[pack[0]].summed(wholes[pack[0]])
+            results[pack[0]] = layouts[pack[0]].reduce_scatter(arrays[pack[0]])
             continue
-        rows = jnp.concatenate([_as_rows(wholes[i], parts[i]) for i in pack], axis=1)
+        rows = jnp.concatenate([_as_rows(arrays[i], layouts[i]) for i in pack], axis=1)
         own = jax.lax.psum_scatter(rows, REPLICA_AXIS, scatter_dimension=0, tiled=True)[0]
         start = 0
         for i in pack:
-            stop = start + math.prod(parts[i].part_shape)
-            results[i] = own[start:stop].reshape(parts[i].part_shape)
+            stop = start + math.prod(layouts[i].shard_shape)
+            results[i] = own[start:stop].reshape(layouts[i].shard_shape)
             start = stop
     return [result.astype(dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
 
-def _as_rows(whole: Any, parts: Parts) -> Any:
-    """Returns a row with the elements of each part."""
-    before, after = parts.shape[: parts.dim], parts.shape[parts.dim + 1 :]
-    blocks = parts.padded(whole).reshape(*before, parts.count, parts.length, *after)
-    return jnp.moveaxis(blocks, parts.dim, 0).reshape(parts.count, -1)
+def _as_rows(array: Tensor, layout: ShardLayout) -> Any:
+    """Returns an array with a row for each shard."""
+    before, after = layout.shape[: layout.dim], layout.shape[layout.dim + 1 :]
+    blocks = layout.pad(array).reshape(*before, layout.count, layout.length, *after)
+    return jnp.moveaxis(blocks, layout.dim, 0).reshape(layout.count, -1)

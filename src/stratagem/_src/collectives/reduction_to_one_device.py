@@ -1,4 +1,4 @@
-"""``ReductionToOneDevice``: copy everything to one device, reduce there, copy back."""
+"""``ReductionToOneDevice``: copies all values to one device, reduces there, and copies back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratagem._src.collectives.point_to_point import (
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.core.reduce_op import ReduceOp
-from stratagem._src.jaxpr.replication_analysis import known_to_be_equal
+from stratagem._src.jaxpr.replication_analysis import mark_replicated
 from stratagem._src.mesh.devices import canonical_name, resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
@@ -31,7 +31,7 @@ class ReductionToOneDevice(CrossDeviceOps):
     Args:
         reduce_to_device: The device, by name or as a ``jax.Device``. Default: the first replica's. In
             compiled steps it must be the device of a replica.
-        accumulation_fn: Adds up a list of arrays, for ``SUM`` and ``MEAN``. Default: their sum.
+        accumulation_fn: Adds a list of arrays, for ``SUM`` and ``MEAN``. Default: their sum.
 
     >>> import stratagem as sg
     >>> ops = sg.distribute.ReductionToOneDevice(reduce_to_device="CPU:1")
@@ -55,7 +55,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         destinations: Any,
         options: CommunicationOptions,
     ) -> Any:
-        """Returns the value reduced on the one device."""
+        """Returns the value, reduced on the one device."""
         group = find_group([per_replica_value])
         accumulate = accumulator(reduce_op)
         if self._accumulation_fn is not None and reduce_op in (ReduceOp.SUM, ReduceOp.MEAN):
@@ -73,7 +73,7 @@ class ReductionToOneDevice(CrossDeviceOps):
         root, replicas = group.devices.index(device), range(group.size)
         collected = collect_at(per_replica_value.local, replicas, root)
         reduced = finish(reduce_op, accumulate(collected), group.size)
-        return known_to_be_equal(broadcast_from(reduced, root, replicas))
+        return mark_replicated(broadcast_from(reduced, root, replicas))
 
     def _device(self, group: ReplicaGroup) -> jax.Device:
         if self._reduce_to_device is None:

@@ -1,4 +1,4 @@
-"""Running a function in all replicas, for the collectives outside of ``run``."""
+"""Runs a function in all replicas, for collectives outside of ``strategy.run``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collectives.exchanging_jit import jit_with_exchanges
+from stratagem._src.collectives.collective_jit import jit_with_collectives
 from stratagem._src.core.errors import ShapeMismatchError
+from stratagem._src.core.types import Tensor
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.dispatch_queue import launch
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -22,7 +23,7 @@ __all__ = ["run_on_replicas", "spmd_map"]
 def spmd_map(fn: Callable[..., Any], values: Sequence[PerReplica], group: ReplicaGroup) -> Any:
     """Calls ``fn`` inside one SPMD program with each replica's components; results are replicated.
 
-    ``fn`` gets the local arrays of ``values`` and returns arrays that are equal in all replicas. Works
+    ``fn`` gets the local arrays of ``values`` and returns arrays that are the same in all replicas. Works
     while a function is traced.
     """
     arrays = [value.global_array(group) for value in values]
@@ -33,7 +34,7 @@ def spmd_map(fn: Callable[..., Any], values: Sequence[PerReplica], group: Replic
         )
     scalars = [value.scalar for value in values]
 
-    def body(*blocks: Any) -> Any:
+    def body(*blocks: Tensor) -> Any:
         return fn(
             *(
                 block.reshape(()) if scalar else block
@@ -58,12 +59,12 @@ def run_on_replicas(
     values: Sequence[PerReplica],
     group: ReplicaGroup,
 ) -> Any:
-    """Like ``spmd_map``, for concrete values: compiled once for each ``key`` and run now.
+    """Like ``spmd_map``, for concrete values: compiles once for each ``key``, and runs at once.
 
     Args:
-        name: What is done.
-        key: Tells programs apart.
-        make_fn: Makes the function.
+        name: A description of the program.
+        key: The cache key, together with the name.
+        make_fn: Returns the function.
         values: The values.
         group: The replicas.
     """
@@ -86,12 +87,12 @@ def _program(
     if key not in _programs:
         fn = make_fn()
 
-        def program(*arrays: Any) -> Any:
+        def program(*arrays: Tensor) -> Any:
             wrapped = [
                 PerReplica.from_global(group, array, scalar=scalar)
                 for array, scalar in zip(arrays, scalars, strict=True)
             ]
             return spmd_map(fn, wrapped, group)
 
-        _programs[key] = jit_with_exchanges(program, group)
+        _programs[key] = jit_with_collectives(program, group)
     return _programs[key]

@@ -1,4 +1,4 @@
-"""The dtype in which arrays travel between replicas, if the options say another one than their own."""
+"""The wire dtype: the dtype in which arrays are sent between replicas, if options choose a narrower one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.communication_options import CommunicationOptions
+from stratagem._src.core.types import DTypeLike, Tensor
 
 __all__ = ["is_half", "on_wire", "wire_dtype"]
 
 
-def wire_dtype(dtype: Any, options: CommunicationOptions | None) -> Any:
-    """Returns the dtype in which an array travels: its own, unless the options ask for a narrower one.
+def wire_dtype(dtype: DTypeLike, options: CommunicationOptions | None) -> Any:
+    """Returns the dtype in which an array is sent: its own, unless the options choose a narrower one.
 
     >>> from stratagem._src.collectives.wire_dtype import wire_dtype
     >>> options = CommunicationOptions(dtype="bfloat16")
@@ -26,12 +27,12 @@ def wire_dtype(dtype: Any, options: CommunicationOptions | None) -> Any:
     return wanted if np.dtype(dtype).itemsize > wanted.itemsize else dtype
 
 
-def on_wire(array: Any, options: CommunicationOptions | None) -> Any:
-    """Returns an array in the dtype in which it travels."""
+def on_wire(array: Tensor, options: CommunicationOptions | None) -> Any:
+    """Returns an array in its wire dtype."""
     wanted = wire_dtype(array.dtype, options)
     return array if wanted == array.dtype else array.astype(wanted)
 
 
-def is_half(dtype: Any) -> bool:
-    """Returns whether numbers of a dtype are to be added in float32."""
+def is_half(dtype: DTypeLike) -> bool:
+    """Returns whether a dtype has 16 bits and is summed in float32."""
     return dtype in (jnp.bfloat16, jnp.float16)

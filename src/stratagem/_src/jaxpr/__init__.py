@@ -1,1 +1,1 @@
-"""Analyses and rewrites of jaxprs."""
+"""Analyses and rewrites of jaxprs (compiler passes)."""

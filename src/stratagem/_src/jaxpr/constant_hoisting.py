@@ -1,7 +1,7 @@
-"""Python numbers of a traced function as inputs of its program, so that other numbers need no other one.
+"""Constant hoisting: Python numbers of a traced function become inputs of its program.
 
-The function is called with the numbers themselves, so that Python code sees what it is used to; they
-are taken out of the traced program afterwards.
+Other numbers then need no other program. The function is called with the Python numbers themselves, so that
+Python code sees plain numbers; they are hoisted out of the traced program afterwards.
 """
 
 from __future__ import annotations
@@ -14,38 +14,39 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.core.types import Atom, Jaxpr
 from stratagem._src.jax_compat.tracing import jax_core, with_constvars
 
-__all__ = ["NumberLifting", "current_lifting", "lifting_numbers"]
+__all__ = ["ConstantHoisting", "current_hoisting", "hoisting_constants"]
 
 
-class NumberLifting:
-    """What one trace finds and does.
+class ConstantHoisting:
+    """The literals that one trace finds, and which of them it hoists.
 
-    A number becomes an input if it was one before, or is another than before. That is decided while the
-    trace is made: tracing again would repeat the side effects of the function's Python code.
+    A literal is hoisted if the previous trace hoisted it, or if its value changed since. That is decided
+    during the trace: tracing again would repeat the side effects of the function's Python code.
 
     Args:
-        before: What the trace before this one found, if there was one.
+        before: The hoisting of the previous trace, if there was one.
 
     Attributes:
-        numbers: Every number found, by type and text.
-        lifted: The positions of those that became inputs.
+        numbers: The type and the text of every literal, in order.
+        hoisted: The positions of those that became inputs.
     """
 
-    def __init__(self, before: NumberLifting | None = None) -> None:
-        # Not the earlier trace itself, which would keep all those before it.
+    def __init__(self, before: ConstantHoisting | None = None) -> None:
+        # Not a reference to the previous trace, which would keep all earlier ones alive.
         self._numbers_before = [] if before is None else before.numbers
-        self._lifted_before = set() if before is None else before.lifted
+        self._hoisted_before = set() if before is None else before.hoisted
         self.numbers: list[tuple[str, str]] = []
-        self.lifted: set[int] = set()
+        self.hoisted: set[int] = set()
 
     def restart(self) -> None:
-        """Forgets what a trace has found that is made again."""
-        self.numbers, self.lifted = [], set()
+        """Discards the findings of a trace that is repeated."""
+        self.numbers, self.hoisted = [], set()
 
-    def lift(self, jaxpr: Any, consts: list[Any]) -> tuple[Any, list[Any]]:
-        """Returns a jaxpr with some of its numbers among its constants."""
+    def hoist(self, jaxpr: Jaxpr, consts: list[Any]) -> tuple[Any, list[Any]]:
+        """Returns a jaxpr with some of its literals among its constants."""
         new_vars: list[Any] = []
         values: list[Any] = []
         equations = []
@@ -56,67 +57,68 @@ class NumberLifting:
             equations.append(equation.replace(invars=atoms) if changed else equation)
         if not new_vars:
             return jaxpr, consts
-        lifted = with_constvars(jaxpr.replace(eqns=equations), [*jaxpr.constvars, *new_vars])
-        return lifted, [*consts, *values]
+        hoisted = with_constvars(jaxpr.replace(eqns=equations), [*jaxpr.constvars, *new_vars])
+        return hoisted, [*consts, *values]
 
-    def _positions(self, jaxpr: Any) -> set[int]:
-        """Returns which numbers become inputs, given a jaxpr whose numbers are found next."""
+    def _positions(self, jaxpr: Jaxpr) -> set[int]:
+        """Returns the positions of the literals to hoist, for a jaxpr whose literals are found next."""
         start = len(self.numbers)
         now = [_number(atom) for eqn in jaxpr.eqns for atom in eqn.invars if _is_number(atom)]
         before = self._numbers_before[start : start + len(now)]
         if [kind for kind, _ in before] != [kind for kind, _ in now]:
-            return self._lifted_before
+            # Another program: positions do not correspond.
+            return self._hoisted_before
         pairs = enumerate(zip(before, now, strict=True), start)
-        return self._lifted_before | {position for position, (old, new) in pairs if old != new}
+        return self._hoisted_before | {position for position, (old, new) in pairs if old != new}
 
-    def _take(self, atom: Any, positions: Set[int], new_vars: list[Any], values: list[Any]) -> Any:
+    def _take(self, atom: Atom, positions: Set[int], new_vars: list[Any], values: list[Any]) -> Any:
         if not _is_number(atom):
             return atom
         position = len(self.numbers)
         self.numbers.append(_number(atom))
         if position not in positions:
             return atom
-        self.lifted.add(position)
+        self.hoisted.add(position)
         new_vars.append(jax_core().Var(atom.aval))
         values.append(_constant(atom))
         return new_vars[-1]
 
 
 class _Current(threading.local):
-    lifting: NumberLifting | None = None
+    hoisting: ConstantHoisting | None = None
 
 
 _current = _Current()
 
 
-def current_lifting() -> NumberLifting | None:
-    """Returns what the trace of this thread is to lift numbers with, if anything."""
-    return _current.lifting
+def current_hoisting() -> ConstantHoisting | None:
+    """Returns the hoisting of the current trace of this thread, if any."""
+    return _current.hoisting
 
 
 @contextlib.contextmanager
-def lifting_numbers(lifting: NumberLifting) -> Iterator[None]:
-    """Makes the traces of the block lift numbers."""
-    before, _current.lifting = _current.lifting, lifting
+def hoisting_constants(hoisting: ConstantHoisting) -> Iterator[None]:
+    """Hoists constants in the traces of the block."""
+    before, _current.hoisting = _current.hoisting, hoisting
     try:
         yield
     finally:
-        _current.lifting = before
+        _current.hoisting = before
 
 
-def _number(atom: Any) -> tuple[str, str]:
-    """Returns the type of a number and its text."""
+def _number(atom: Atom) -> tuple[str, str]:
+    """Returns the type and the text of a literal."""
     return str(atom.aval), repr(np.asarray(atom.val).item())
 
 
-def _is_number(atom: Any) -> bool:
+def _is_number(atom: Atom) -> bool:
     if not isinstance(atom, jax_core().Literal):
         return False
     dtype = getattr(atom.aval, "dtype", None)
     return isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jnp.number) and not atom.aval.shape
 
 
-def _constant(atom: Any) -> Any:
+def _constant(atom: Atom) -> Any:
     number = np.asarray(atom.val).item()
     if getattr(atom.aval, "weak_type", False):
         array = jnp.asarray(number)

@@ -1,4 +1,4 @@
-"""Jaxprs as one list of equations over numbered values, in which calls are opened where that is asked."""
+"""Inlines jaxprs into one list of equations over numbered values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import jax
 
+from stratagem._src.core.types import Atom, Equation, Jaxpr
 from stratagem._src.jax_compat.tracing import jax_core, with_constvars
 
 __all__ = [
@@ -17,13 +18,13 @@ __all__ = [
     "FlatJaxpr",
     "Operand",
     "called_jaxpr",
+    "eliminate_dead_code",
     "evaluate",
-    "needed",
+    "map_inner_jaxprs",
     "value_of",
-    "with_bodies",
 ]
 
-_CALLED = {
+_CALL_PARAMS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
@@ -35,84 +36,88 @@ _CALLED = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """An operand that is known."""
+    """An operand whose value is known."""
 
     value: Any
 
 
 Operand: TypeAlias = int | Constant
-"""The number of a value, or what is known of it."""
+"""The number of a value, or its constant."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatEquation:
-    """One equation of an opened jaxpr.
+    """One equation of an inlined jaxpr.
 
     Attributes:
         eqn: The equation.
-        opened: The jaxpr that it is of, and which opening of it: one may be called twice.
-        operands: What its operands are.
-        results: Numbers of the values that it makes.
+        scope: The jaxpr that contains it, and a number for each time that the jaxpr is inlined.
+        operands: Its operands.
+        results: The numbers of the values that it computes.
     """
 
     eqn: Any
-    opened: tuple[Any, int]
+    scope: tuple[Any, int]
     operands: tuple[Operand, ...]
     results: tuple[int, ...]
 
 
 class FlatJaxpr:
-    """A list of equations that grows by whole jaxprs.
+    """A list of equations, to which jaxprs are added.
 
     Args:
-        opens: Which calls are replaced by the equations of what they call.
+        inlines: Whether a call is replaced by the equations of the jaxpr that it calls.
     """
 
-    def __init__(self, opens: Callable[[Any], bool]) -> None:
-        self._opens = opens
+    def __init__(self, inlines: Callable[[Any], bool]) -> None:
+        self._inlines = inlines
         self._numbers = itertools.count()
-        self._openings = itertools.count()
+        self._scopes = itertools.count()
         self.equations: list[FlatEquation] = []
 
     def new_value(self) -> int:
         """Returns the number of a new value."""
         return next(self._numbers)
 
-    def add(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Operand]) -> list[Operand]:
-        """Adds the equations of a jaxpr, and returns what its outputs are."""
-        opened = (jaxpr, next(self._openings))
+    def add(
+        self, jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Operand]
+    ) -> list[Operand]:
+        """Adds the equations of a jaxpr, and returns its outputs."""
+        scope = (jaxpr, next(self._scopes))
         known: dict[Any, Operand] = dict(zip(jaxpr.invars, operands, strict=True))
         known.update((v, Constant(c)) for v, c in zip(jaxpr.constvars, consts, strict=True))
 
-        def look_up(atom: Any) -> Operand:
+        def look_up(atom: Atom) -> Operand:
             return Constant(atom.val) if isinstance(atom, jax_core().Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
             given = tuple(look_up(atom) for atom in eqn.invars)
-            called = called_jaxpr(eqn) if self._opens(eqn) else None
+            called = called_jaxpr(eqn) if self._inlines(eqn) else None
             if called is None:
-                results = self.add_equation(eqn, opened, given)
+                results = self.add_equation(eqn, scope, given)
             else:
                 results = self.add_call(eqn, called, given)
             known.update(zip(eqn.outvars, results, strict=True))
         return [look_up(atom) for atom in jaxpr.outvars]
 
-    def add_call(self, eqn: Any, called: Any, operands: Sequence[Operand]) -> Sequence[Operand]:
-        """Adds what an equation calls, and returns what its results are."""
+    def add_call(
+        self, eqn: Equation, called: Jaxpr, operands: Sequence[Operand]
+    ) -> Sequence[Operand]:
+        """Adds the jaxpr that an equation calls, and returns the results of the equation."""
         return self.add(called.jaxpr, called.consts, operands)
 
     def add_equation(
-        self, eqn: Any, opened: tuple[Any, int], operands: tuple[Operand, ...]
+        self, eqn: Equation, scope: tuple[Any, int], operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
-        """Adds one equation, and returns what its results are."""
+        """Adds one equation, and returns its results."""
         results = tuple(self.new_value() for _ in eqn.outvars)
-        self.equations.append(FlatEquation(eqn, opened, operands, results))
+        self.equations.append(FlatEquation(eqn, scope, operands, results))
         return results
 
 
-def called_jaxpr(eqn: Any) -> Any | None:
-    """Returns the closed jaxpr that an equation calls once, with its operands, if it calls one."""
-    param = _CALLED.get(eqn.primitive.name)
+def called_jaxpr(eqn: Equation) -> Any | None:
+    """Returns the closed jaxpr that an equation calls once with its operands; ``None`` if it is no call."""
+    param = _CALL_PARAMS.get(eqn.primitive.name)
     if param is None:
         return None
     called = eqn.params[param]
@@ -121,18 +126,18 @@ def called_jaxpr(eqn: Any) -> Any | None:
 
 
 def evaluate(equations: Iterable[FlatEquation], known: dict[int, Any]) -> None:
-    """Computes what the equations make, in their order, and adds it to what is known."""
-    run = _Run()
+    """Evaluates equations in order, and adds their results to ``known``."""
+    segment = _Segment()
     for equation in equations:
-        if not run.takes(equation):
-            run.evaluate(known)
-            run = _Run()
-        run.add(equation)
-    run.evaluate(known)
+        if not segment.takes(equation):
+            segment.evaluate(known)
+            segment = _Segment()
+        segment.add(equation)
+    segment.evaluate(known)
 
 
-class _Run:
-    """Equations of one opened jaxpr, which JAX can evaluate as a part of it."""
+class _Segment:
+    """Consecutive equations of one inlined jaxpr, evaluated by one ``jax.core.eval_jaxpr``."""
 
     def __init__(self) -> None:
         self._equations: list[FlatEquation] = []
@@ -141,10 +146,13 @@ class _Run:
         self._numbers: set[Operand] = set()
 
     def takes(self, equation: FlatEquation) -> bool:
-        """Returns whether an equation is of the same jaxpr, and uses what is made here by its name."""
+        """Returns whether an equation belongs to the same jaxpr, and refers to results here by variable.
+
+        A result may reach it as an input of its jaxpr instead, under the name of another variable.
+        """
         if not self._equations:
             return True
-        return self._equations[0].opened[1] == equation.opened[1] and not any(
+        return self._equations[0].scope[1] == equation.scope[1] and not any(
             operand in self._numbers and atom not in self._made
             for atom, operand in _variables(equation)
         )
@@ -162,7 +170,7 @@ class _Run:
     def evaluate(self, known: dict[int, Any]) -> None:
         if not self._equations:
             return
-        jaxpr = self._equations[0].opened[0]
+        jaxpr = self._equations[0].scope[0]
         part = with_constvars(
             jaxpr,
             [],
@@ -187,26 +195,26 @@ def value_of(operand: Operand, known: dict[int, Any]) -> Any:
     return operand.value if isinstance(operand, Constant) else known[operand]
 
 
-def needed(
-    equations: Sequence[FlatEquation], outputs: Sequence[Operand], keeps: Callable[[Any], bool]
+def eliminate_dead_code(
+    equations: Sequence[FlatEquation], outputs: Sequence[Operand], keep: Callable[[Any], bool]
 ) -> list[FlatEquation]:
-    """Returns the equations that outputs depend on, and those that are kept in any case."""
+    """Returns the equations that outputs depend on, and those that ``keep`` returns true for."""
     wanted = {output for output in outputs if isinstance(output, int)}
     kept = []
     for equation in reversed(equations):
-        if wanted.intersection(equation.results) or keeps(equation.eqn):
+        if wanted.intersection(equation.results) or keep(equation.eqn):
             wanted.update(o for o in equation.operands if isinstance(o, int))
             kept.append(equation)
     return kept[::-1]
 
 
-def with_bodies(eqn: Any, change: Callable[[str, int | None, Any], Any]) -> Any:
-    """Returns an equation with other jaxprs in it.
+def map_inner_jaxprs(eqn: Equation, change: Callable[[str, int | None, Any], Any]) -> Any:
+    """Returns an equation whose inner jaxprs are replaced.
 
     Args:
         eqn: The equation.
-        change: Returns a closed jaxpr for another of the same inputs and outputs, which is that of a
-            parameter and of a position in it, if the parameter is a tuple; or the same.
+        change: From the name of a parameter, the position in it if it is a tuple, and a closed jaxpr to
+            the closed jaxpr that replaces it, with the same inputs and outputs.
     """
     params = {}
     for name, value in eqn.params.items():
@@ -218,12 +226,12 @@ def with_bodies(eqn: Any, change: Callable[[str, int | None, Any], Any]) -> Any:
 
 
 def _changed(
-    body: Any, change: Callable[[str, int | None, Any], Any], name: str, position: int | None
+    body: Jaxpr, change: Callable[[str, int | None, Any], Any], name: str, position: int | None
 ) -> Any:
     if isinstance(body, jax_core().ClosedJaxpr):
         return change(name, position, body)
     if not isinstance(body, jax_core().Jaxpr):
         return body
     changed = change(name, position, jax_core().ClosedJaxpr(body, ()))
-    # There is no room for constants.
+    # A plain Jaxpr cannot hold constants.
     return body if changed.consts else changed.jaxpr

@@ -1,8 +1,8 @@
-"""What may differ between replicas, as far as the jaxpr of one of them shows.
+"""Replication analysis: which values of a replica's jaxpr may vary between replicas.
 
-A value is equal in all replicas if it is computed from equal ones alone, or is the result of a reduction
-over all replicas. Everything else may differ: what depends on the replica's index, on host callbacks, on
-effects, on other exchanges between replicas.
+A value is replicated if it is computed from replicated values alone, or is the result of a reduction over
+all replicas. Everything else is varying: values that depend on the replica's index, on host callbacks, on
+effects, or on other collectives. JAX calls the same property ``vma``, varying manual axes.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Any, NamedTuple
 
 import jax
 
+from stratagem._src.core.types import Atom, Equation, Jaxpr, Tensor
 from stratagem._src.jax_compat.tracing import all_equations, inner_jaxprs
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
 __all__ = [
     "Body",
-    "ReplicaFlow",
+    "ReplicationAnalysis",
     "has_collectives",
-    "is_demand",
-    "known_to_be_equal",
-    "lasting_effects",
-    "must_be_equal",
+    "has_side_effects",
+    "is_replication_check",
+    "mark_replicated",
     "name_of_call",
+    "require_replicated",
 ]
 
-_EQUAL = "equal_in_all_replicas"
-_MUST_BE_EQUAL = "must_be_equal_in_all_replicas"
+_REPLICATED = "equal_in_all_replicas"
+_REQUIRED_REPLICATED = "must_be_equal_in_all_replicas"
 _REDUCTIONS = {"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant"}
 _SOURCES = {"axis_index", "rng_uniform"}
 
 
 @functools.cache
 def _identity(name: str) -> Any:
-    def identity(value: Any) -> Any:
+    def identity(value: Tensor) -> Any:
         return value
 
     identity.__name__ = name
@@ -43,35 +44,35 @@ def _identity(name: str) -> Any:
 
 
 @jax.custom_jvp
-def known_to_be_equal(value: Any) -> Any:
-    """Returns ``value``, noting in the jaxpr that it is the same in all replicas."""
-    return _identity(_EQUAL)(value)
+def mark_replicated(value: Tensor) -> Any:
+    """Returns ``value``, marked in the jaxpr as the same in all replicas."""
+    return _identity(_REPLICATED)(value)
 
 
-@known_to_be_equal.defjvp
+@mark_replicated.defjvp
 def _known_to_be_equal_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    # Of the value alone: gradients that come back through it are each replica's own.
+    # Only the value is replicated: the gradients that flow back through it differ between replicas.
     [value], [tangent] = primals, tangents
-    return known_to_be_equal(value), tangent
+    return mark_replicated(value), tangent
 
 
-def must_be_equal(value: Any) -> Any:
-    """Returns ``value``, noting in the jaxpr that it must be the same in all replicas."""
-    return _identity(_MUST_BE_EQUAL)(value)
+def require_replicated(value: Tensor) -> Any:
+    """Returns ``value``, marked in the jaxpr as required to be the same in all replicas."""
+    return _identity(_REQUIRED_REPLICATED)(value)
 
 
-def name_of_call(eqn: Any) -> str | None:
+def name_of_call(eqn: Equation) -> str | None:
     """Returns the name of the function that an equation calls, if ``jax.jit`` made it."""
     return eqn.params.get("name") if eqn.primitive.name in ("jit", "pjit") else None
 
 
-def is_demand(eqn: Any) -> bool:
-    """Returns whether an equation is a note of ``must_be_equal``."""
-    return name_of_call(eqn) == _MUST_BE_EQUAL
+def is_replication_check(eqn: Equation) -> bool:
+    """Returns whether an equation is a mark of ``require_replicated``."""
+    return name_of_call(eqn) == _REQUIRED_REPLICATED
 
 
 def has_collectives(equations: Iterable[Any]) -> bool:
-    """Returns whether replicas exchange anything in these equations or in the jaxprs in them."""
+    """Returns whether these equations, or the jaxprs in them, contain collectives over the replicas."""
     for eqn in equations:
         if eqn.primitive.name != "axis_index" and REPLICA_AXIS in _axes(eqn):
             return True
@@ -80,8 +81,8 @@ def has_collectives(equations: Iterable[Any]) -> bool:
     return False
 
 
-def lasting_effects(eqn: Any) -> bool:
-    """Returns whether an equation has effects other than to name an axis."""
+def has_side_effects(eqn: Equation) -> bool:
+    """Returns whether an equation has effects other than using a named axis."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in eqn.effects)
 
 
@@ -90,32 +91,32 @@ class Body(NamedTuple):
 
     Attributes:
         param: The equation's parameter that it is in.
-        position: Its position there, if that is a tuple.
-        differs: Of each of its inputs, whether it may differ between replicas.
+        position: Its position there, if the parameter is a tuple.
+        varying: Whether each of its inputs may differ between replicas.
     """
 
     param: str
     position: int | None
-    differs: list[bool]
+    varying: list[bool]
 
 
-class ReplicaFlow:
-    """Follows through a jaxpr what may differ between replicas."""
+class ReplicationAnalysis:
+    """Propagates through a jaxpr which values may vary between replicas."""
 
-    def outputs(self, jaxpr: Any, differs: Sequence[bool]) -> list[bool]:
-        """Returns which outputs may differ, given which inputs do."""
-        differing = {id(v) for v, flag in zip(jaxpr.invars, differs, strict=True) if flag}
+    def outputs(self, jaxpr: Jaxpr, varying: Sequence[bool]) -> list[bool]:
+        """Returns which outputs may vary, given which inputs do."""
+        varying_values = {id(v) for v, flag in zip(jaxpr.invars, varying, strict=True) if flag}
 
-        def of(atom: Any) -> bool:
-            return id(atom) in differing
+        def of(atom: Atom) -> bool:
+            return id(atom) in varying_values
 
         for eqn in jaxpr.eqns:
             results = self.results(eqn, [of(atom) for atom in eqn.invars])
-            differing |= {id(v) for v, flag in zip(eqn.outvars, results, strict=True) if flag}
+            varying_values |= {id(v) for v, flag in zip(eqn.outvars, results, strict=True) if flag}
         return [of(atom) for atom in jaxpr.outvars]
 
-    def results(self, eqn: Any, differs: Sequence[bool]) -> list[bool]:
-        """Returns which results of one equation may differ, given which operands do."""
+    def results(self, eqn: Equation, varying: Sequence[bool]) -> list[bool]:
+        """Returns which results of one equation may vary, given which operands do."""
         name = eqn.primitive.name
         count = len(eqn.outvars)
         if name in _REDUCTIONS and REPLICA_AXIS in _axes(eqn):
@@ -124,93 +125,96 @@ class ReplicaFlow:
         if name in _SOURCES or "callback" in name or REPLICA_AXIS in _axes(eqn):
             return [True] * count
         if name == "cond":
-            return self._of_cond(eqn, differs)
+            return self._cond_results(eqn, varying)
         if name == "while":
-            return self._of_while(eqn, differs)
+            return self._while_results(eqn, varying)
         if name == "scan":
-            return self._of_scan(eqn, differs)
-        if name_of_call(eqn) == _EQUAL:
+            return self._scan_results(eqn, varying)
+        if name_of_call(eqn) == _REPLICATED:
             return [False] * count
-        if is_demand(eqn) and any(differs):
-            self.diverges("assigns a variable of which replicas have equal copies")
+        if is_replication_check(eqn) and any(varying):
+            self.diverges("assigns a variable that is mirrored in all replicas")
         inner = inner_jaxprs(eqn)
         if len(inner) == 1 and _same_arity(eqn, inner[0]):
-            return self.outputs(inner[0], differs)
+            return self.outputs(inner[0], varying)
         sources = any(
-            e.primitive.name in _SOURCES or lasting_effects(e)
+            e.primitive.name in _SOURCES or has_side_effects(e)
             for jaxpr in inner
             for e in all_equations(jaxpr)
         )
-        return [any(differs) or sources or lasting_effects(eqn)] * count
+        return [any(varying) or sources or has_side_effects(eqn)] * count
 
     def diverges(self, what: str) -> None:
-        """Called for a conditional or loop in which replicas may part though they must not.
+        """Called for a conditional or loop whose replicas may diverge although they must not.
 
         Args:
             what: What it does that all replicas must take part in.
         """
 
-    def bodies(self, eqn: Any, differs: Sequence[bool]) -> list[Body]:
-        """Returns the jaxprs in a loop, a conditional or a checkpointed call; else nothing."""
+    def bodies(self, eqn: Equation, varying: Sequence[bool]) -> list[Body]:
+        """Returns the jaxprs in a loop, a conditional or a checkpointed call; empty for other equations."""
         name = eqn.primitive.name
         if name == "cond":
             count = len(eqn.params["branches"])
-            return [Body("branches", i, list(differs[1:])) for i in range(count)]
+            return [Body("branches", i, list(varying[1:])) for i in range(count)]
         if name == "while":
-            of_condition, of_body, carried = self._while_inputs(eqn, differs)
+            of_condition, of_body, carried = self._while_inputs(eqn, varying)
             return [
                 Body("cond_jaxpr", None, [*of_condition, *carried]),
                 Body("body_jaxpr", None, [*of_body, *carried]),
             ]
         if name == "scan":
-            consts, carried, elements, _ = self._scan_inputs(eqn, differs)
+            consts, carried, elements, _ = self._scan_inputs(eqn, varying)
             return [Body("jaxpr", None, [*consts, *carried, *elements])]
         if name in ("checkpoint", "remat", "remat2"):
-            return [Body("jaxpr", None, list(differs))]
+            return [Body("jaxpr", None, list(varying))]
         return []
 
-    def _of_cond(self, eqn: Any, differs: Sequence[bool]) -> list[bool]:
-        predicate, *operands = differs
+    def _cond_results(self, eqn: Equation, varying: Sequence[bool]) -> list[bool]:
+        predicate, *operands = varying
         if predicate and has_collectives([eqn]):
             self.diverges("has a collective (all_reduce, an aggregated assign, ...)")
         branches = [self.outputs(branch.jaxpr, operands) for branch in eqn.params["branches"]]
         return [predicate or any(of_all) for of_all in zip(*branches, strict=True)]
 
     def _while_inputs(
-        self, eqn: Any, differs: Sequence[bool]
+        self, eqn: Equation, varying: Sequence[bool]
     ) -> tuple[list[bool], list[bool], list[bool]]:
         in_condition, in_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-        of_condition, rest = list(differs[:in_condition]), list(differs[in_condition:])
+        of_condition, rest = list(varying[:in_condition]), list(varying[in_condition:])
         of_body, carried = rest[:in_body], rest[in_body:]
-        carried = self._settle(eqn.params["body_jaxpr"].jaxpr, of_body, carried, [])[0]
+        carried = self._fixed_point(eqn.params["body_jaxpr"].jaxpr, of_body, carried, [])[0]
         return of_condition, of_body, carried
 
-    def _of_while(self, eqn: Any, differs: Sequence[bool]) -> list[bool]:
-        of_condition, _, carried = self._while_inputs(eqn, differs)
+    def _while_results(self, eqn: Equation, varying: Sequence[bool]) -> list[bool]:
+        of_condition, _, carried = self._while_inputs(eqn, varying)
         (predicate,) = self.outputs(eqn.params["cond_jaxpr"].jaxpr, [*of_condition, *carried])
         if predicate and has_collectives([eqn]):
             self.diverges("has a collective (all_reduce, an aggregated assign, ...)")
         return [predicate or flag for flag in carried]
 
     def _scan_inputs(
-        self, eqn: Any, differs: Sequence[bool]
+        self, eqn: Equation, varying: Sequence[bool]
     ) -> tuple[list[bool], list[bool], list[bool], list[bool]]:
-        """Returns what differs of the constants, the carried values, the elements, the results."""
+        """Returns which of the constants, carried values, elements and stacked results vary."""
         consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
-        of_consts, elements = list(differs[:consts]), list(differs[consts + carry :])
-        carried, stacked = self._settle(
-            eqn.params["jaxpr"].jaxpr, of_consts, list(differs[consts : consts + carry]), elements
+        of_consts, elements = list(varying[:consts]), list(varying[consts + carry :])
+        carried, stacked = self._fixed_point(
+            eqn.params["jaxpr"].jaxpr, of_consts, list(varying[consts : consts + carry]), elements
         )
         return of_consts, carried, elements, stacked
 
-    def _of_scan(self, eqn: Any, differs: Sequence[bool]) -> list[bool]:
-        _, carried, _, stacked = self._scan_inputs(eqn, differs)
+    def _scan_results(self, eqn: Equation, varying: Sequence[bool]) -> list[bool]:
+        _, carried, _, stacked = self._scan_inputs(eqn, varying)
         return [*carried, *stacked]
 
-    def _settle(
-        self, body: Any, consts: list[bool], carried: list[bool], elements: list[bool]
+    def _fixed_point(
+        self, body: Jaxpr, consts: list[bool], carried: list[bool], elements: list[bool]
     ) -> tuple[list[bool], list[bool]]:
-        """Returns what differs of the carried values after any number of turns, and of the rest."""
+        """Returns which carried values vary after any number of iterations, and which other results do.
+
+        Values only ever change from replicated to varying, so the iteration ends.
+        """
         while True:
             after = self.outputs(body, [*consts, *carried, *elements])
             merged = [a or b for a, b in zip(carried, after, strict=False)]
@@ -219,10 +223,10 @@ class ReplicaFlow:
             carried = merged
 
 
-def _axes(eqn: Any) -> tuple[Any, ...]:
+def _axes(eqn: Equation) -> tuple[Any, ...]:
     axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
     return axes if isinstance(axes, tuple) else (axes,)
 
 
-def _same_arity(eqn: Any, jaxpr: Any) -> bool:
+def _same_arity(eqn: Equation, jaxpr: Jaxpr) -> bool:
     return len(jaxpr.invars) == len(eqn.invars) and len(jaxpr.outvars) == len(eqn.outvars)

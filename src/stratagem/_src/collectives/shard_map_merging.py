@@ -1,7 +1,7 @@
-"""What a compiled function does in its replicas, as one program of them as far as that is possible.
+"""Merges the ``jax.shard_map`` calls of a compiled function, so that their collectives can be fused.
 
-``run`` and ``reduce`` of what it returns are two ``jax.shard_map`` in the traced function. Those that wait
-for nothing else between them become one, so that their collectives can be joined.
+``strategy.run`` and a ``strategy.reduce`` of its result are two ``shard_map`` equations in the traced
+function. Equations that do not wait for anything computed outside between them become one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collective_backends.shared_memory.workers import trace_body
+from stratagem._src.collective_backends.shared_memory.ffi_collectives import trace_body
 from stratagem._src.collectives.all_gather import gather_spmd
-from stratagem._src.collectives.collective_fusion import JoinedProgram
-from stratagem._src.collectives.collective_tokens import CollectiveOrder
+from stratagem._src.collectives.collective_fusion import FusedProgram
+from stratagem._src.collectives.collective_tokens import CollectiveTokens
+from stratagem._src.core.types import ArraySpec, Jaxpr, Tensor
 from stratagem._src.jax_compat.kept_results import keep_result
 from stratagem._src.jax_compat.shard_map_equation import mapped_equation
 from stratagem._src.jax_compat.tracing import all_equations, inner_jaxprs
@@ -26,24 +27,24 @@ from stratagem._src.jaxpr.inline import (
     FlatEquation,
     FlatJaxpr,
     Operand,
+    eliminate_dead_code,
     evaluate,
-    needed,
+    map_inner_jaxprs,
     value_of,
-    with_bodies,
 )
-from stratagem._src.jaxpr.replication_analysis import lasting_effects
+from stratagem._src.jaxpr.replication_analysis import has_side_effects
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = ["evaluate_merged"]
 
 
 def evaluate_merged(
-    jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any], group: ReplicaGroup
+    jaxpr: Jaxpr, consts: Sequence[Any], arrays: Sequence[Any], group: ReplicaGroup
 ) -> list[Any]:
-    """Returns what a traced function computes, with the collectives of its replicas joined.
+    """Evaluates a traced function with merged ``shard_map`` calls and fused collectives.
 
     Args:
-        jaxpr: The function, which will not be differentiated any more.
+        jaxpr: The function. Its result must not be differentiated.
         consts: Its constants.
         arrays: Its inputs.
         group: The replicas.
@@ -53,7 +54,7 @@ def evaluate_merged(
     outputs = flat.add(jaxpr, consts, inputs)
     known = dict(zip(inputs, arrays, strict=True))
     stages = _Stages(group)
-    for equation in needed(flat.equations, outputs, lasting_effects):
+    for equation in eliminate_dead_code(flat.equations, outputs, has_side_effects):
         stages.add(equation)
     tokens: list[Any] = []
     for stage in stages.stages:
@@ -62,7 +63,7 @@ def evaluate_merged(
     return [value_of(output, known) for output in outputs]
 
 
-def _maps(jaxpr: Any, group: ReplicaGroup) -> bool:
+def _maps(jaxpr: Jaxpr, group: ReplicaGroup) -> bool:
     return any(mapped_equation(eqn, group.mesh) is not None for eqn in all_equations(jaxpr))
 
 
@@ -70,21 +71,21 @@ def _with_merged_bodies(equation: FlatEquation, group: ReplicaGroup) -> FlatEqua
     if not any(_maps(inner, group) for inner in inner_jaxprs(equation.eqn)):
         return equation
 
-    def change(param: str, position: int | None, body: Any) -> Any:
+    def change(param: str, position: int | None, body: Jaxpr) -> Any:
         if not _maps(body.jaxpr, group):
             return body
 
-        def run(*arrays: Any) -> list[Any]:
+        def run(*arrays: Tensor) -> list[Any]:
             return evaluate_merged(body.jaxpr, body.consts, arrays, group)
 
         return trace_body(run, body.in_avals)
 
-    return dataclasses.replace(equation, eqn=with_bodies(equation.eqn, change))
+    return dataclasses.replace(equation, eqn=map_inner_jaxprs(equation.eqn, change))
 
 
 @dataclass(slots=True, eq=False)
 class _Stage:
-    """Equations that replicas do in one program, and what comes after it and before the next one."""
+    """Equations of one merged ``shard_map``, and those that run after it and before the next one."""
 
     mapped: list[FlatEquation] = field(default_factory=list)
     after: list[FlatEquation] = field(default_factory=list)
@@ -92,16 +93,16 @@ class _Stage:
     def run_in_replicas(
         self, wanted: set[int], known: dict[int, Any], group: ReplicaGroup, tokens: list[Any]
     ) -> list[Any]:
-        """Adds to what is known what the replicas compute of the wanted values.
+        """Runs the merged ``shard_map``, and adds the wanted values to ``known``.
 
         Args:
-            wanted: Numbers of values.
-            known: Values by their numbers.
+            wanted: The numbers of the values that are used outside.
+            known: Values by number.
             group: The replicas.
-            tokens: Of the collectives of the stages before; see ``CollectiveOrder``.
+            tokens: The last token of the stages before; see ``CollectiveTokens.last``.
 
         Returns:
-            The tokens of its own.
+            The last token of this stage.
         """
         if not self.mapped:
             return tokens
@@ -111,13 +112,14 @@ class _Stage:
         numbers = [number for number in body.results if number in wanted]
         outputs = [body.results[number] for number in numbers]
 
-        # Whatever has no result is there for its callbacks, which XLA takes for those of one device.
+        # A program without results is run for its callbacks. It needs a result: without one XLA runs
+        # the callbacks on one device only.
         signs = [] if outputs else [np.zeros((1,), np.bool_)]
 
-        def run(blocks: list[Any], tokens: list[Any]) -> tuple[list[Any], ...]:
-            order = CollectiveOrder(group, after=tokens)
-            results = body.program.run([output for output, _ in outputs], blocks, order)
-            return results, order.tokens, signs
+        def run(blocks: list[Any], after: list[Any]) -> tuple[list[Any], ...]:
+            tokens = CollectiveTokens(group, after=after)
+            results = body.program.run([output for output, _ in outputs], blocks, tokens)
+            return results, tokens.last, signs
 
         mapped = jax.shard_map(
             run,
@@ -136,7 +138,7 @@ class _Stage:
 
 
 class _Stages:
-    """The stages of a function, found for one equation after the other.
+    """Assigns the equations of a function to stages.
 
     Args:
         group: The replicas.
@@ -144,7 +146,7 @@ class _Stages:
 
     def __init__(self, group: ReplicaGroup) -> None:
         self._group = group
-        # What needs no replica at all comes after a stage in which replicas do nothing.
+        # Equations that depend on no shard_map run after an empty first stage.
         self.stages = [_Stage()]
         self._stage_of: dict[Operand, int] = {}
         self._spec_of: dict[Operand, PartitionSpec] = {}
@@ -152,9 +154,9 @@ class _Stages:
         self._last_effect_after = 0
 
     def add(self, equation: FlatEquation) -> None:
-        """Adds an equation to the first stage that it can be in."""
+        """Adds an equation to the earliest stage in which its operands are available."""
         mapped = mapped_equation(equation.eqn, self._group.mesh)
-        has_effects = lasting_effects(equation.eqn)
+        has_effects = has_side_effects(equation.eqn)
         if mapped is None:
             stage = max((self._stage_of.get(o, 0) for o in equation.operands), default=0)
             if has_effects:
@@ -172,12 +174,12 @@ class _Stages:
         self._stage_of.update((number, stage) for number in equation.results)
 
     def _first_stage_with(self, operand: Operand, spec: PartitionSpec) -> int:
-        """Returns the first stage in whose program of the replicas a value can be had."""
+        """Returns the first stage whose ``shard_map`` can use a value with this spec."""
         made_in = self._stage_of.get(operand, 0)
         return made_in if self._spec_of.get(operand) == spec else made_in + 1
 
     def used_outside(self, stage: _Stage, outputs: Sequence[Operand]) -> set[int]:
-        """Returns the numbers of values that are used elsewhere than in the replicas' program."""
+        """Returns the numbers of values that are used outside the ``shard_map`` of a stage."""
         used = set(outputs)
         for other in self.stages:
             used.update(o for equation in other.after for o in equation.operands)
@@ -187,17 +189,17 @@ class _Stages:
 
 
 class _MergedBody:
-    """One program of a replica, of several equations that are mapped over the replicas.
+    """The body of a merged ``shard_map``, built from several ``shard_map`` equations.
 
     Attributes:
-        program: What it computes.
-        inputs: What it is given, with ``in_specs``.
-        results: By the number of a value outside, what it is inside, and how it is put together.
+        program: The program of one replica.
+        inputs: The operands of the merged equation; ``in_specs`` has the spec of each.
+        results: By the number of a value outside: the value inside, and its spec.
     """
 
     def __init__(self, group: ReplicaGroup) -> None:
         self._group = group
-        self.program = JoinedProgram(group)
+        self.program = FusedProgram(group)
         self._inside: dict[tuple[Operand, PartitionSpec], Operand] = {}
         self.inputs: list[Operand] = []
         self.in_specs: list[PartitionSpec] = []
@@ -213,7 +215,7 @@ class _MergedBody:
         for number, output, spec, aval in zip(
             equation.results, outputs, mapped.out_specs, mapped.jaxpr.out_avals, strict=True
         ):
-            made = output if _is_divided(spec) else self._made_equal(output, aval)
+            made = output if _is_sharded(spec) else self._replicated(output, aval)
             self.results[number] = (made, spec)
 
     def _operand(self, operand: Operand, spec: PartitionSpec) -> Operand:
@@ -222,16 +224,16 @@ class _MergedBody:
             if made_as == spec:
                 return made
         if (operand, spec) not in self._inside:
-            # Processes may have been given different arrays, which no one has compared.
-            differs = _is_divided(spec) or self._group.spans_processes
-            self._inside[operand, spec] = self.program.add_input(differs=differs)
+            # Processes may pass different arrays for a replicated input; nothing has compared them.
+            varying = _is_sharded(spec) or self._group.spans_processes
+            self._inside[operand, spec] = self.program.add_input(varying=varying)
             self.inputs.append(operand)
             self.in_specs.append(spec)
         return self._inside[operand, spec]
 
-    def _made_equal(self, output: Operand, aval: Any) -> Operand:
-        """Returns what outside is taken for equal in all replicas, as the first one has it."""
-        if self._group.spans_processes or not self.program.differs(output):
+    def _replicated(self, output: Operand, aval: ArraySpec) -> Operand:
+        """Returns a value that is declared replicated: that of the first replica if it may vary."""
+        if self._group.spans_processes or not self.program.is_varying(output):
             return output
         first = jax.make_jaxpr(
             lambda x: gather_spmd(x[None], 0)[0], axis_env=[(REPLICA_AXIS, self._group.size)]
@@ -239,5 +241,5 @@ class _MergedBody:
         return self.program.add(first.jaxpr, first.consts, [output])[0]
 
 
-def _is_divided(spec: PartitionSpec) -> bool:
+def _is_sharded(spec: PartitionSpec) -> bool:
     return any(REPLICA_AXIS in (axis if isinstance(axis, tuple) else (axis,)) for axis in spec)

@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collectives.collective_fusion import joined
+from stratagem._src.collectives.collective_fusion import fuse_collectives
 from stratagem._src.collectives.packing import Packing, in_packs
-from stratagem._src.jaxpr.replication_analysis import known_to_be_equal
+from stratagem._src.jaxpr.replication_analysis import mark_replicated
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 AXIS = "replica"
@@ -29,7 +29,7 @@ def compiled(function, group, in_specs, *, joins):
         if not joins:
             return jax.tree.leaves(function(*blocks))
         closed = jax.make_jaxpr(lambda *blocks: jax.tree.leaves(function(*blocks)))(*blocks)
-        return joined(closed, [AXIS in spec for spec in in_specs], group)(*blocks)
+        return fuse_collectives(closed, [AXIS in spec for spec in in_specs], group)(*blocks)
 
     def stacked(*blocks):
         return [x[None] for x in body(*blocks)]
@@ -412,7 +412,7 @@ def test_what_may_differ_is_reduced(group, differing):
 
 def test_gradients_that_come_back_through_equal_values_differ(group):
     def function(x, w):
-        gradient = jax.grad(lambda w: (known_to_be_equal(w) * x[0]).sum())(w)
+        gradient = jax.grad(lambda w: (mark_replicated(w) * x[0]).sum())(w)
         return lax.psum(gradient, AXIS)
 
     plain, result, found = both(function, group, split=[rows(group, 3)], whole=[rows(group, 3)[0]])
@@ -461,7 +461,7 @@ def test_effects_keep_their_order():
         return total, lax.psum(x, AXIS)
 
     jaxpr = jax.make_jaxpr(function, axis_env=[(AXIS, 2)])(rows(group, 3)[:1])
-    run = joined(jaxpr, [True], group)
+    run = fuse_collectives(jaxpr, [True], group)
     traced = jax.make_jaxpr(run, axis_env=[(AXIS, 2)])(rows(group, 3)[:1])
     names = [
         e.primitive.name for e in traced.eqns if e.primitive.name in ("psum", "debug_callback")

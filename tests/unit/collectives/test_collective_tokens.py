@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from stratagem._src.collective_backends.shared_memory import workers
-from stratagem._src.collectives.collective_fusion import joined
-from stratagem._src.collectives.merging import evaluate_merged
+from stratagem._src.collective_backends.shared_memory import ffi_collectives
+from stratagem._src.collectives.collective_fusion import fuse_collectives
+from stratagem._src.collectives.shard_map_merging import evaluate_merged
 from stratagem._src.jax_compat.tracing import inner_jaxprs
 from stratagem._src.jaxpr.replication_analysis import has_collectives
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -34,7 +34,7 @@ X = np.zeros(3, np.float32)
 @pytest.fixture(autouse=True)
 def exchange(monkeypatch):
     exchange = types.SimpleNamespace(num_processes=NUM_PROCESSES)
-    monkeypatch.setattr(workers, "_meeting", types.SimpleNamespace(exchange=exchange))
+    monkeypatch.setattr(ffi_collectives, "_rendezvous", types.SimpleNamespace(backend=exchange))
 
 
 def twice(value):
@@ -104,7 +104,7 @@ def test_each_collective_depends_on_the_one_before(name, devices):
 
     def program(x):
         closed = jax.make_jaxpr(PROGRAMS[name], axis_env=environment)(x)
-        return joined(closed, [True], group)(x)
+        return fuse_collectives(closed, [True], group)(x)
 
     waiting.clear()
     waits_in_order(jax.make_jaxpr(program, axis_env=environment)(X).jaxpr, [set()])
@@ -115,7 +115,7 @@ def test_collectives_of_a_later_program_come_after_those_of_an_earlier_one(monke
     group = ReplicaGroup(tuple(jax.devices()[:2]))
     group.spans_processes = True
     exchange = types.SimpleNamespace(num_processes=1)
-    monkeypatch.setattr(workers, "_meeting", types.SimpleNamespace(exchange=exchange))
+    monkeypatch.setattr(ffi_collectives, "_rendezvous", types.SimpleNamespace(backend=exchange))
 
     def in_replicas(fn, *args):
         specs = [PartitionSpec(AXIS)] * len(args)
@@ -146,7 +146,7 @@ def test_every_operand_of_a_loop_is_used_in_it(loop):
 
     def program(x):
         closed = jax.make_jaxpr(PROGRAMS[loop], axis_env=environment)(x)
-        return joined(closed, [True], group)(x)
+        return fuse_collectives(closed, [True], group)(x)
 
     equations = jax.make_jaxpr(program, axis_env=environment)(X).jaxpr.eqns
     bodies = [jaxpr for eqn in equations for jaxpr in inner_jaxprs(eqn) if waits(eqn)]
@@ -166,7 +166,7 @@ def test_packs_are_of_the_size_that_pays_where_they_travel():
 
     def run(*arrays):
         closed = jax.make_jaxpr(program, axis_env=environment)(*arrays)
-        return joined(closed, [True] * len(arrays), group)(*arrays)
+        return fuse_collectives(closed, [True] * len(arrays), group)(*arrays)
 
     arrays = [np.zeros(80_000, np.float32)] * 3
     equations = jax.make_jaxpr(run, axis_env=environment)(*arrays).jaxpr.eqns

@@ -25,7 +25,9 @@ def exchanges(monkeypatch):
     compile_program = Program._compile
 
     def noting(program, held, arrays, consts):
-        texts.append(program.jitted.lower(*program.variables.lend(held), consts, arrays).as_text())
+        texts.append(
+            program.jitted.lower(*program.variables.borrow(held), consts, arrays).as_text()
+        )
         compile_program(program, held, arrays, consts)
 
     monkeypatch.setattr(Program, "_compile", noting)
