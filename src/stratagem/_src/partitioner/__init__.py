@@ -1,1 +1,1 @@
-"""Dividing a program that was written for a whole batch over the replicas."""
+"""Partitions a program that was traced with the global batch over the replicas."""

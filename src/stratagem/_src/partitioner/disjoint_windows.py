@@ -1,7 +1,7 @@
-"""Gradients of pooling whose windows do not overlap, as comparisons.
+"""Gradients of max pooling with non-overlapping windows, as comparisons.
 
-XLA's CPU compiler carries the place of each element through such a search, one number for each dimension,
-and scatters by them: for pictures that can be half of the time of a step.
+XLA's CPU compiler carries the index of each element through the window search, one number for each
+dimension, and scatters by these indices. For images that can take half the time of a step.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import jax.numpy as jnp
 
 __all__ = ["are_disjoint", "scatter_to_chosen"]
 
-_LARGEST = 16
-"""How many elements a window may have: each is an operation of its own."""
+_MAX_WINDOW_ELEMENTS = 16
+"""The maximum size of a window: each of its elements becomes an operation."""
 
 
 def are_disjoint(params: Mapping[str, Any]) -> bool:
-    """Returns whether the windows of a ``select_and_scatter_add`` lie side by side."""
+    """Returns whether the windows of a ``select_and_scatter_add`` do not overlap and are small."""
     window = tuple(params["window_dimensions"])
     return (
         tuple(params["window_strides"]) == window
         and not any(map(any, params["padding"]))
-        and math.prod(window) <= _LARGEST
+        and math.prod(window) <= _MAX_WINDOW_ELEMENTS
     )
 
 
 def scatter_to_chosen(
     params: Mapping[str, Any], source: jax.Array, operand: jax.Array
 ) -> jax.Array:
-    """Returns zeros like the operand, with each source where its window has the element of choice.
+    """Returns zeros like the operand, with each source element at the selected element of its window.
 
     Args:
-        params: Of ``select_and_scatter_add``; the windows are disjoint.
+        params: The parameters of ``select_and_scatter_add``; the windows are disjoint.
         source: An element for each window.
-        operand: Where to choose; of equal ones the first is taken.
+        operand: The elements to select from; the first of equal ones is selected.
     """
     window, prefers = params["window_dimensions"], params["select_prim"]
     ends = [count * length for count, length in zip(source.shape, window, strict=True)]
@@ -60,6 +60,6 @@ def scatter_to_chosen(
 
 
 def _padding(offset: int, count: int, length: int, full: int) -> tuple[int, int, int]:
-    """Returns what ``jax.lax.pad`` puts before, after and between elements, one for each window."""
+    """Returns the low, high and interior padding of ``jax.lax.pad`` for one element of each window."""
     extent = max(0, (count - 1) * length + 1)
     return offset, full - offset - extent, length - 1

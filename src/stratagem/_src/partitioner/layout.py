@@ -1,24 +1,29 @@
-"""How one value of the whole program lies on the replicas."""
+"""Layouts: how one value of the global program is laid out over the replicas.
+
+The words are those of PyTorch's DTensor and of GSPMD: a value is replicated, sharded or partial.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-__all__ = ["PARTIAL", "WHOLE", "Layout", "Padded", "Partial", "Split", "Value", "Whole"]
+from stratagem._src.core.types import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """Every replica has all of it."""
+__all__ = ["PARTIAL", "REPLICATED", "Layout", "Padded", "Partial", "Replicated", "Sharded", "Value"]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Every replica has its own block of one dimension.
+class Replicated:
+    """Every replica has the full value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """Every replica has an equal shard along one dimension.
 
     Attributes:
-        dim: The dimension, which the number of replicas divides.
+        dim: The dimension. Its length is divisible by the number of replicas.
     """
 
     dim: int
@@ -26,13 +31,13 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Every replica has a block of one dimension, which the number of replicas does not divide.
+    """Every replica has a shard along one dimension whose length is not divisible by the replicas.
 
-    What follows the last element of the dimension means nothing.
+    The elements behind the end of the dimension are padding and have arbitrary values.
 
     Attributes:
         dim: The dimension.
-        length: How long it is in the whole program.
+        length: Its length in the global program, without padding.
     """
 
     dim: int
@@ -41,23 +46,23 @@ class Padded:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every replica has an array of the whole shape; the value is their sum."""
+    """Every replica has an array of the global shape; the value is the sum of these arrays."""
 
 
-Layout: TypeAlias = Whole | Split | Padded | Partial
+Layout: TypeAlias = Replicated | Sharded | Padded | Partial
 
-WHOLE = Whole()
+REPLICATED = Replicated()
 PARTIAL = Partial()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A value of the whole program.
+    """A value of the global program, as one replica sees it.
 
     Attributes:
-        array: What this replica has of it.
-        layout: How that makes up the value.
+        array: The array of this replica.
+        layout: How the replicas' arrays make up the value.
     """
 
-    array: Any
+    array: Tensor
     layout: Layout

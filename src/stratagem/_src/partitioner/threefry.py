@@ -1,8 +1,8 @@
-"""The random bits of ``jax.random`` in its partitionable form, for any stretch of an array.
+"""The random bits of partitionable ``jax.random``, for any contiguous range of an array.
 
-They are the Threefry-2x32 hash of 20 rounds of each element's number: J. Salmon and others, "Parallel
-random numbers: as easy as 1, 2, 3", 2011. On CPU JAX's own is a loop of small steps, which for the rows of
-one replica takes longer than the arithmetic does.
+They are the Threefry-2x32 hash (20 rounds) of each element's index: J. Salmon and others, "Parallel
+random numbers: as easy as 1, 2, 3", 2011. On CPU JAX runs its own implementation as a loop of small steps;
+for the rows of one replica the loop costs more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _PARITY = np.uint32(0x1BD11BDA)
 
 
 def random_words(key: jax.Array, start: jax.Array, num_words: int) -> jax.Array:
-    """Returns the words of the elements from number ``start`` on.
+    """Returns the random words of ``num_words`` elements, beginning with element ``start``.
 
     Args:
-        key: The two words of a key, ``uint32`` like all of them.
-        start: The number of the first element.
-        num_words: Of how many.
+        key: The two words of a key, ``uint32`` like all words here.
+        start: The index of the first element.
+        num_words: The number of elements.
     """
-    # In two steps: one expression would be computed again for each of its uses.
+    # A scan of two steps: XLA would recompute a single expression for each of its uses.
     half = -(-num_words // 2)
 
     def step(first: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:

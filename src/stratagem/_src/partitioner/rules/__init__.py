@@ -1,1 +1,1 @@
-"""How each operation of a whole program is done by replicas that have parts of its operands."""
+"""Partitioning rules: how replicas apply each primitive to their shards of its operands."""

@@ -1,15 +1,15 @@
-"""Operations that work element by element."""
+"""The partitioning rule for elementwise operations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem._src.partitioner.division import Division
 from stratagem._src.partitioner.inlined_program import Equation
-from stratagem._src.partitioner.layout import Split, Value
-from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_split, rule
+from stratagem._src.partitioner.layout import Sharded, Value
+from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_sharded, rule
+from stratagem._src.partitioner.sharding_context import ShardingContext
 
-__all__ = ["ELEMENTWISE", "blocks_of"]
+__all__ = ["ELEMENTWISE", "shards_of"]
 
 ELEMENTWISE = tuple(
     """
@@ -24,51 +24,51 @@ ELEMENTWISE = tuple(
 )
 
 
-def blocks_of(
-    division: Division, operands: Sequence[Value], dim: int, rank: int
+def shards_of(
+    ctx: ShardingContext, operands: Sequence[Value], dim: int, rank: int
 ) -> list[Value] | Gather:
-    """Returns operands of one shape, so that each is split.
+    """Returns operands of one shape, each of them sharded.
 
-    Dimensions are counted from the last one: the first ones of an operand may be missing, and a single
-    element counts for all.
+    Dimensions are aligned at the last one, as in broadcasting: leading dimensions of an operand may be
+    missing, and a dimension of length 1 is broadcast instead of sharded.
 
     Args:
-        division: The replicas.
+        ctx: The replicas.
         operands: The operands.
-        dim: In which dimension of the result.
-        rank: How many dimensions that has.
+        dim: The dimension of the result that is sharded.
+        rank: The number of dimensions of the result.
     """
-    blocks = []
+    shards = []
     others = []
     for position, value in enumerate(operands):
         own = dim - rank + value.array.ndim
-        if isinstance(value.layout, Split):
+        if isinstance(value.layout, Sharded):
             if value.layout.dim != own:
                 others.append(position)
         elif own >= 0 and value.array.shape[own] != 1:
-            value = division.block(value, own)
-        blocks.append(value)
-    return Gather(tuple(others)) if others else blocks
+            value = ctx.shard(value, own)
+        shards.append(value)
+    return Gather(tuple(others)) if others else shards
 
 
 @rule(*ELEMENTWISE)
 def elementwise(
-    division: Division, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
-    """All operands are split like the first that is."""
+    """All operands are sharded like the first sharded one."""
     if equation.name == "optimization_barrier":
-        arrays = division.bind(equation.primitive, equation.params, [v.array for v in operands])
+        arrays = ctx.bind(equation.primitive, equation.params, [v.array for v in operands])
         return [Value(a, v.layout) for a, v in zip(arrays, operands, strict=True)]
     if (
         equation.name == "bitcast_convert_type"
         and len(equation.shapes[0]) != operands[0].array.ndim
     ):
         return GATHER_ALL
-    position, dim = first_split(operands)
+    position, dim = first_sharded(operands)
     rank = len(equation.shapes[0])
     dim += rank - operands[position].array.ndim
-    blocks = blocks_of(division, operands, dim, rank)
-    if isinstance(blocks, Gather):
-        return blocks
-    arrays = division.bind(equation.primitive, equation.params, [v.array for v in blocks])
-    return [Value(array, Split(dim)) for array in arrays]
+    shards = shards_of(ctx, operands, dim, rank)
+    if isinstance(shards, Gather):
+        return shards
+    arrays = ctx.bind(equation.primitive, equation.params, [v.array for v in shards])
+    return [Value(array, Sharded(dim)) for array in arrays]

@@ -1,4 +1,7 @@
-"""The one rule for values that are padded: element by element, and sums; anything else needs them whole."""
+"""The partitioning rule for padded values: elementwise operations and sums.
+
+All other operations need padded operands replicated.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +11,57 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
-from stratagem._src.partitioner.division import Division
 from stratagem._src.partitioner.inlined_program import Equation
-from stratagem._src.partitioner.layout import PARTIAL, WHOLE, Padded, Value
+from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Padded, Value
 from stratagem._src.partitioner.rules.elementwise import ELEMENTWISE
 from stratagem._src.partitioner.rules.rule import Gather
+from stratagem._src.partitioner.sharding_context import ShardingContext
 
 __all__ = ["padded"]
 
 
 def padded(
-    division: Division, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
-    """Does an operation at least one operand of which is padded."""
+    """Applies an operation to operands at least one of which is padded."""
     name, params = equation.name, equation.params
     if name == "optimization_barrier":
-        arrays = division.bind(equation.primitive, params, [v.array for v in operands])
+        arrays = ctx.bind(equation.primitive, params, [v.array for v in operands])
         return [Value(a, v.layout) for a, v in zip(arrays, operands, strict=True)]
     rank = len(equation.shapes[0])
     position = next(i for i, v in enumerate(operands) if isinstance(v.layout, Padded))
     layout, ndim = operands[position].layout, operands[position].array.ndim
     assert isinstance(layout, Padded)
     if name == "reduce_sum":
-        return _sum(division, equation, operands[0].array, layout)
+        return _sum(ctx, equation, operands[0].array, layout)
     if name not in ELEMENTWISE or (name == "bitcast_convert_type" and rank != ndim):
-        return Gather(tuple(i for i, v in enumerate(operands) if v.layout != WHOLE))
+        return Gather(tuple(i for i, v in enumerate(operands) if v.layout != REPLICATED))
     from_last = layout.dim - ndim
-    blocks = []
+    shards = []
     others = []
     for i, value in enumerate(operands):
         own = from_last + value.array.ndim
-        if value.layout == WHOLE:
+        if value.layout == REPLICATED:
             if own >= 0 and value.array.shape[own] != 1:
-                value = division.padded_block(value, own)
+                value = ctx.padded_shard(value, own)
         elif value.layout != Padded(own, layout.length):
             others.append(i)
-        blocks.append(value)
+        shards.append(value)
     if others:
         return Gather(tuple(others))
-    arrays = division.bind(equation.primitive, params, [value.array for value in blocks])
+    arrays = ctx.bind(equation.primitive, params, [value.array for value in shards])
     return [Value(array, Padded(from_last + rank, layout.length)) for array in arrays]
 
 
-def _sum(division: Division, equation: Equation, array: jax.Array, layout: Padded) -> list[Value]:
+def _sum(ctx: ShardingContext, equation: Equation, array: jax.Array, layout: Padded) -> list[Value]:
     axes = equation.params["axes"]
     if layout.dim not in axes:
-        [array] = division.bind(equation.primitive, equation.params, [array])
+        [array] = ctx.bind(equation.primitive, equation.params, [array])
         moved = layout.dim - sum(axis < layout.dim for axis in axes)
         return [Value(array, Padded(moved, layout.length))]
     length = array.shape[layout.dim]
     rows = jax.lax.broadcasted_iota(jnp.int32, array.shape, layout.dim)
     is_element = rows < layout.length - jax.lax.axis_index(REPLICA_AXIS) * length
     counted = jnp.where(is_element, array, jnp.zeros_like(array))
-    [array] = division.bind(equation.primitive, equation.params, [counted])
+    [array] = ctx.bind(equation.primitive, equation.params, [counted])
     return [Value(array, PARTIAL)]

@@ -1,4 +1,4 @@
-"""Reductions, within blocks and over all of them."""
+"""Partitioning rules for reductions, within shards and across them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import jax
 
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 from stratagem._src.partitioner.disjoint_windows import are_disjoint, scatter_to_chosen
-from stratagem._src.partitioner.division import Division
 from stratagem._src.partitioner.inlined_program import Equation
-from stratagem._src.partitioner.layout import PARTIAL, WHOLE, Split, Value
-from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_split, rule
+from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Sharded, Value
+from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_sharded, rule
+from stratagem._src.partitioner.sharding_context import ShardingContext
 
 __all__: list[str] = []
 
@@ -19,32 +19,32 @@ __all__: list[str] = []
 @rule(
     "reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor", "reduce_prod"
 )
-def reduce(division: Division, equation: Equation, operands: Sequence[Value]) -> list[Value]:
-    """A sum over the blocks is left undone until somebody needs it."""
-    _, dim = first_split(operands)
+def reduce(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> list[Value]:
+    """A sum across shards stays partial; other reductions across shards gather one value per shard."""
+    _, dim = first_sharded(operands)
     axes = equation.params["axes"]
-    [array] = division.bind(equation.primitive, equation.params, [operands[0].array])
+    [array] = ctx.bind(equation.primitive, equation.params, [operands[0].array])
     if dim not in axes:
-        return [Value(array, Split(dim - sum(axis < dim for axis in axes)))]
+        return [Value(array, Sharded(dim - sum(axis < dim for axis in axes)))]
     if equation.name == "reduce_sum":
         return [Value(array, PARTIAL)]
     every = jax.lax.all_gather(array, REPLICA_AXIS)
     params = {**equation.params, "axes": (0,)}
-    [array] = division.bind(equation.primitive, params, [every])
-    return [Value(array, WHOLE)]
+    [array] = ctx.bind(equation.primitive, params, [every])
+    return [Value(array, REPLICATED)]
 
 
 @rule("argmax", "argmin")
 def arg_reduce(
-    division: Division, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
-    """Looks along other dimensions."""
-    _, dim = first_split(operands)
+    """Reduces along dimensions that are not sharded."""
+    _, dim = first_sharded(operands)
     axes = equation.params["axes"]
     if dim in axes:
         return GATHER_ALL
-    [array] = division.bind(equation.primitive, equation.params, [operands[0].array])
-    return [Value(array, Split(dim - sum(axis < dim for axis in axes)))]
+    [array] = ctx.bind(equation.primitive, equation.params, [operands[0].array])
+    return [Value(array, Sharded(dim - sum(axis < dim for axis in axes)))]
 
 
 @rule(
@@ -55,10 +55,10 @@ def arg_reduce(
     "select_and_gather_add",
 )
 def windows(
-    division: Division, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
-    """Windows that lie within one element of the dimension."""
-    _, dim = first_split(operands)
+    """Works for windows of length 1 along the sharded dimension."""
+    _, dim = first_sharded(operands)
     params = equation.params
     is_single = (
         params["window_dimensions"][dim] == 1
@@ -67,11 +67,11 @@ def windows(
         and params.get("base_dilation", (1,) * (dim + 1))[dim] == 1
         and params.get("window_dilation", (1,) * (dim + 1))[dim] == 1
     )
-    if not is_single or any(value.layout not in (Split(dim), WHOLE) for value in operands):
+    if not is_single or any(value.layout not in (Sharded(dim), REPLICATED) for value in operands):
         return GATHER_ALL
-    blocks = [v if v.layout == Split(dim) else division.block(v, dim) for v in operands]
-    arrays = [value.array for value in blocks]
+    shards = [v if v.layout == Sharded(dim) else ctx.shard(v, dim) for v in operands]
+    arrays = [value.array for value in shards]
     is_scatter = equation.name == "select_and_scatter_add"
-    if is_scatter and division.group.on_cpu and are_disjoint(params):
-        return [Value(scatter_to_chosen(params, *arrays), Split(dim))]
-    return [Value(array, Split(dim)) for array in division.bind(equation.primitive, params, arrays)]
+    if is_scatter and ctx.group.on_cpu and are_disjoint(params):
+        return [Value(scatter_to_chosen(params, *arrays), Sharded(dim))]
+    return [Value(array, Sharded(dim)) for array in ctx.bind(equation.primitive, params, arrays)]

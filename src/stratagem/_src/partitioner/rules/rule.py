@@ -1,4 +1,4 @@
-"""What a rule is, and which operation has which."""
+"""The registry of partitioning rules, by primitive."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratagem._src.partitioner.division import Division
 from stratagem._src.partitioner.inlined_program import Equation
-from stratagem._src.partitioner.layout import Split, Value
+from stratagem._src.partitioner.layout import Sharded, Value
+from stratagem._src.partitioner.sharding_context import ShardingContext
 
-__all__ = ["GATHER_ALL", "RULES", "SUM_RULES", "Gather", "Rule", "first_split", "rule", "sum_rule"]
+__all__ = [
+    "GATHER_ALL",
+    "PARTIAL_RULES",
+    "RULES",
+    "Gather",
+    "Rule",
+    "first_sharded",
+    "partial_rule",
+    "rule",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Says that an operation cannot be done unless operands are whole.
+    """A rule's answer that it cannot apply unless some operands are replicated.
 
     Attributes:
-        positions: Which operands; empty for all.
+        positions: The positions of these operands; empty for all.
     """
 
     positions: tuple[int, ...] = ()
@@ -26,18 +35,18 @@ class Gather:
 
 GATHER_ALL = Gather()
 
-Rule: TypeAlias = Callable[[Division, Equation, Sequence[Value]], list[Value] | Gather]
-"""Given operands that are whole or split, at least one of them split, returns the results."""
+Rule: TypeAlias = Callable[[ShardingContext, Equation, Sequence[Value]], list[Value] | Gather]
+"""Returns the results for operands that are replicated or sharded, at least one of them sharded."""
 
-SumRule: TypeAlias = Callable[[Division, Equation, Sequence[Value]], list[Value] | None]
-"""Given operands at least one of which is partial, returns the results; ``None`` if sums are needed."""
+PartialRule: TypeAlias = Callable[[ShardingContext, Equation, Sequence[Value]], list[Value] | None]
+"""Returns the results for operands at least one of which is partial; ``None`` if it needs their sums."""
 
 RULES: dict[str, Rule] = {}
-SUM_RULES: dict[str, SumRule] = {}
+PARTIAL_RULES: dict[str, PartialRule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Makes a function the rule of primitives."""
+    """Registers a function as the rule of primitives."""
 
     def register(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -46,19 +55,19 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def sum_rule(*names: str) -> Callable[[SumRule], SumRule]:
-    """Makes a function the rule of primitives for partial operands."""
+def partial_rule(*names: str) -> Callable[[PartialRule], PartialRule]:
+    """Registers a function as the rule of primitives for partial operands."""
 
-    def register(function: SumRule) -> SumRule:
-        SUM_RULES.update(dict.fromkeys(names, function))
+    def register(function: PartialRule) -> PartialRule:
+        PARTIAL_RULES.update(dict.fromkeys(names, function))
         return function
 
     return register
 
 
-def first_split(operands: Sequence[Value]) -> tuple[int, int]:
-    """Returns the position of the first operand that is split, and its dimension."""
+def first_sharded(operands: Sequence[Value]) -> tuple[int, int]:
+    """Returns the position of the first sharded operand, and its sharded dimension."""
     for position, value in enumerate(operands):
-        if isinstance(value.layout, Split):
+        if isinstance(value.layout, Sharded):
             return position, value.layout.dim
-    raise AssertionError("a rule is asked when an operand is split")
+    raise AssertionError("rules are called with at least one sharded operand")

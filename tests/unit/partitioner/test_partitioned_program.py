@@ -11,7 +11,7 @@ from jax import lax
 
 import stratagem as sg
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.partitioner.divided_program import divide
+from stratagem._src.partitioner.partitioned_program import partition
 
 ROWS = 8
 
@@ -33,7 +33,7 @@ def divided(function, group, state, batch, split=True):
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*examples)
     num_state = len(jax.tree.leaves(state))
     flags = [False] * num_state + [split] * (len(jax.tree.leaves(examples)) - num_state)
-    program = jax.jit(divide(closed, flags, group))
+    program = jax.jit(partition(closed, flags, group))
     placed = [
         jax.device_put(leaf, group.sharded if is_split else group.replicated)
         for leaf, is_split in zip(jax.tree.leaves((state, batch)), flags, strict=True)
@@ -338,7 +338,7 @@ def test_random_numbers_are_made_by_the_replica_whose_rows_they_are_for(group):
         return (jnp.where(kept, hidden, 0) ** 2).sum()
 
     closed = jax.make_jaxpr(jax.grad(loss_of))(W, jax.random.key(3), X)
-    program = jax.jit(divide(closed, [False, False, True], group))
+    program = jax.jit(partition(closed, [False, False, True], group))
     placed = [
         jax.device_put(W, group.replicated),
         jax.device_put(jax.random.key(3), group.replicated),
@@ -360,7 +360,7 @@ def test_a_normalised_batch_exchanges_what_each_statistic_has(group):
 
     state = (uniform(6), uniform(6, seed=1))
     closed = jax.make_jaxpr(gradients_of)(state, X)
-    program = jax.jit(divide(closed, [False, False, True], group))
+    program = jax.jit(partition(closed, [False, False, True], group))
     placed = [jax.device_put(array, group.replicated) for array in state]
     text = program.lower(*placed, jax.device_put(X, group.sharded)).as_text()
     shapes = re.findall(r"all_reduce.*?-> tensor<([\dx]+)xf32>", text, re.DOTALL)
@@ -383,7 +383,7 @@ def test_the_gradient_of_pooling_is_found_by_comparisons(group):
         return jax.grad(lambda x: jnp.square(pooled(x)).sum())(x)
 
     closed = jax.make_jaxpr(gradient_of)(None, IMAGES)
-    program = jax.jit(divide(closed, [True], group))
+    program = jax.jit(partition(closed, [True], group))
     placed = jax.device_put(IMAGES, group.sharded)
     assert "select_and_scatter" not in program.lower(placed).as_text()
     np.testing.assert_array_equal(program(placed)[0], gradient_of(None, IMAGES))
