@@ -9,7 +9,7 @@ from stratagem._src.jax_compat import recording_trace
 from stratagem._src.jax_compat.recording_trace import (
     Record,
     RecordingTrace,
-    another_object,
+    alias_of,
     available,
     base_of,
     current_trace,
@@ -54,12 +54,12 @@ def test_calls_that_jax_has_compiled_before_are_recorded(record):
 
 def test_another_object_is_the_same_array_without_a_copy():
     x = jnp.arange(3.0)
-    made = another_object(x)
+    made = alias_of(x)
     assert made is not x
     assert made.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
 
     def traced(x):
-        made = another_object(x)
+        made = alias_of(x)
         assert made is not x
         return made + x
 

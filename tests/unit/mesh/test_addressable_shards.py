@@ -33,7 +33,7 @@ def interrupt_pieces(array):
 
 def test_all_pieces_after_an_interrupt():
     group = ReplicaGroup.of(jax.devices()[:2])
-    array = jax.jit(lambda x: x + 1)(group.divide(np.arange(4.0)))
+    array = jax.jit(lambda x: x + 1)(group.shard_rows(np.arange(4.0)))
     interrupt_pieces(array)
     assert [shard.data.tolist() for shard in addressable_shards(array)] == [[1, 2], [3, 4]]
     assert [block.tolist() for block in group.shards(array)] == [[1, 2], [3, 4]]

@@ -19,9 +19,9 @@ def group():
 
 def grown(make):
     gc.collect()
-    before = DeviceMemory().figures()["bytes"]
+    before = DeviceMemory().metrics()["bytes"]
     made = make()
-    after = DeviceMemory().figures()["bytes"]
+    after = DeviceMemory().metrics()["bytes"]
     jax.block_until_ready(made)
     return after - before
 
@@ -34,16 +34,16 @@ def test_every_copy_counts_and_every_part_once(group):
 
 def test_arrays_are_not_counted_every_second(group):
     memory = DeviceMemory()
-    first = memory.figures()
+    first = memory.metrics()
     array = jax.device_put(np.ones(1000, np.float32), group.replicated)
-    assert memory.figures() is first
+    assert memory.metrics() is first
     del array
 
 
 def test_no_backend_is_started_for_it(monkeypatch):
     assert jax.local_devices()[0].client in running_backends()
     monkeypatch.setattr(device_memory, "running_backends", list)
-    assert DeviceMemory().figures() == {}
+    assert DeviceMemory().metrics() == {}
 
 
 def test_devices_that_tell_are_asked(monkeypatch):
@@ -56,4 +56,4 @@ def test_devices_that_tell_are_asked(monkeypatch):
             return [Device(), Device()]
 
     monkeypatch.setattr(device_memory, "running_backends", lambda: [Backend()])
-    assert DeviceMemory().figures() == {"bytes": 6, "peak_bytes": 10, "limit_bytes": 20}
+    assert DeviceMemory().metrics() == {"bytes": 6, "peak_bytes": 10, "limit_bytes": 20}

@@ -14,7 +14,7 @@ GROUP = ReplicaGroup.of(jax.devices()[:2])
 
 @pytest.mark.parametrize("part", [3, 2.5, np.int64(7), np.arange(3), np.ones((2, 2), np.float16)])
 def test_join_and_split(part):
-    array = GROUP.join([part, part])
+    array = GROUP.assemble([part, part])
     assert array.sharding == GROUP.sharded
     assert array.dtype == jax.dtypes.canonicalize_dtype(np.asarray(part).dtype)
     for mine in GROUP.split(array, scalar=np.ndim(part) == 0):
@@ -22,12 +22,12 @@ def test_join_and_split(part):
 
 
 def test_join_of_the_host_and_of_devices():
-    array = GROUP.join([np.arange(2), jax.numpy.arange(2, 4)])
+    array = GROUP.assemble([np.arange(2), jax.numpy.arange(2, 4)])
     np.testing.assert_array_equal(array, range(4))
 
 
 def test_rows_are_divided():
-    array = GROUP.divide(np.arange(12).reshape(6, 2))
+    array = GROUP.shard_rows(np.arange(12).reshape(6, 2))
     assert array.sharding == GROUP.sharded
     np.testing.assert_array_equal(array, np.arange(12).reshape(6, 2))
     assert [shard.data.shape for shard in array.addressable_shards] == [(3, 2), (3, 2)]
@@ -43,10 +43,10 @@ def test_copies_of_an_array_of_the_host():
 @pytest.mark.parametrize(
     "place",
     [
-        lambda wide: GROUP.join([wide, wide]),
-        lambda wide: GROUP.join([wide[0], wide[1]]),
-        lambda wide: GROUP.join([wide, jax.numpy.zeros(2, int)]),
-        GROUP.divide,
+        lambda wide: GROUP.assemble([wide, wide]),
+        lambda wide: GROUP.assemble([wide[0], wide[1]]),
+        lambda wide: GROUP.assemble([wide, jax.numpy.zeros(2, int)]),
+        GROUP.shard_rows,
         GROUP.replicate,
     ],
 )

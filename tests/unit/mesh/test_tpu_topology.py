@@ -133,7 +133,7 @@ def test_missing_cores_are_left_out():
     assert topology.missing_devices.tolist() == [[0, 1, 0, 1]]
     assignment = DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=3)
     assert [0, 1] not in [core.coords[:2] for cores in assignment.devices for core in cores]
-    with pytest.raises(DeviceError, match="but 3 do"):
+    with pytest.raises(DeviceError, match="but only 3 fit"):
         DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=4)
 
 
@@ -150,7 +150,7 @@ def test_one_core_of_a_tpu():
     ("arguments", "said"),
     [
         ({"computation_shape": [1, 1, 2]}, "computation_shape must have 4"),
-        ({"computation_shape": [1, 1, 0, 1]}, "whole numbers >= 1"),
+        ({"computation_shape": [1, 1, 0, 1]}, "integers >= 1"),
         ({"computation_stride": [1, 1, 1.5, 1]}, "computation_stride"),
         ({"computation_shape": [1, 1, 2, 2]}, r"\[1, 1, 2, 2\].*\[2, 2, 1, 2\], but 0 do"),
         ({"num_replicas": 9}, "9 replica.*but 8 do"),

@@ -1,1 +1,1 @@
-"""The only room for private names of JAX, each with a test and a way to do without."""
+"""The only package that uses private names of JAX, each with a test and a fallback."""

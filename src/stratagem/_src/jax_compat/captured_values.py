@@ -1,10 +1,10 @@
-"""Finds the arrays that a function with a derivative of its own uses without being given them.
+"""Finds the arrays that a function with a custom derivative captures by closure.
 
 JAX calls the function of a ``jax.custom_jvp`` or ``jax.custom_vjp`` in the trace around the one that
-differentiates. What it is given has derivatives there, what it captures by closure has none: its derivative
-would be lost without a word. ``watching`` has such a function, and those inside of it, called in a trace
-that does nothing but look at operands. ``captured_by_rules`` looks at the jaxprs of an operation that was
-traced before.
+differentiates. Its arguments have derivatives there, but values that it captures have none: their
+derivatives would be lost silently. ``watching`` calls such a function, and those inside of it, in a trace
+that only inspects operands. ``captured_by_rules`` inspects the jaxprs of an operation that was traced
+before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jax.dtypes import float0
+
+from stratagem._src.core.types import (
+    Equation,
+    EquationParams,
+    Jaxpr,
+    Primitive,
+    PyTree,
+    Tensor,
+    Trace,
+    Tracer,
+    WrappedFunction,
+)
 
 __all__ = ["CaptureTrace", "Captures", "captured_by_rules", "captured_in", "watching"]
 
@@ -26,44 +38,46 @@ except (ImportError, AttributeError):  # pragma: no cover  (another version of J
 
 
 class Captures:
-    """The captured values that one call has used.
+    """The captured values that one call uses.
 
     Args:
-        is_known: Says of a value whether its derivative would be lost.
-        alias: From a value to another object for it, of which ``is_known`` is false.
+        is_known: Whether the derivative of a value would be lost.
+        alias: From a value to another object for the same array, for which ``is_known`` is false.
     """
 
     def __init__(self, is_known: Callable[[Any], bool], alias: Callable[[Any], Any]) -> None:
-        # A jaxpr keeps the functions, and so this object, much longer than the call lasts.
+        # A jaxpr keeps the functions, and with them this object, alive much longer than the call.
         self._look: tuple[Callable[[Any], bool], Callable[[Any], Any]] | None = (is_known, alias)
         self._found: dict[int, Any] = {}
 
-    def note(self, values: Any) -> None:
-        """Notes those of ``values`` whose derivatives would be lost."""
+    def note(self, values: Tensor) -> None:
+        """Records those of ``values`` whose derivatives would be lost."""
         if self._look is not None:
             is_known, _ = self._look
             self._found.update((id(value), value) for value in values if is_known(value))
 
-    def given(self, value: Any) -> Any:
-        """Returns an argument of the function, which is not captured, as another object."""
+    def given(self, value: Tensor) -> Any:
+        """Returns an argument of the function as another object, so that it does not count as captured."""
         if self._look is None:
             return value
         is_known, alias = self._look
         return alias(value) if is_known(value) else value
 
     def close(self) -> list[Any]:
-        """Returns what was noted, and notes nothing from here on."""
+        """Returns the recorded values, and stops recording."""
         found = list(self._found.values())
         self._look, self._found = None, {}
         return found
 
 
-def watching(function: Any, captures: Captures, *, outermost: bool = True) -> Any:
-    """Returns a wrapped function of JAX's that notes what it captures."""
+def watching(function: WrappedFunction, captures: Captures, *, outermost: bool = True) -> Any:
+    """Returns a ``WrappedFun`` of JAX that records what it captures."""
     return function.wrap(_call_watched, (captures, outermost), None)
 
 
-def _call_watched(function: Any, captures: Captures, outermost: bool, *args: Any) -> Any:
+def _call_watched(
+    function: WrappedFunction, captures: Captures, outermost: bool, *args: PyTree
+) -> Any:
     if outermost:
         args = tuple(captures.given(arg) for arg in args)
     with (
@@ -75,7 +89,7 @@ def _call_watched(function: Any, captures: Captures, outermost: bool, *args: Any
     return results
 
 
-def _leaves(results: Any) -> Iterator[Any]:
+def _leaves(results: PyTree) -> Iterator[Any]:
     for result in results:
         if isinstance(result, (list, tuple)):
             yield from _leaves(result)
@@ -84,49 +98,76 @@ def _leaves(results: Any) -> Iterator[Any]:
 
 
 class CaptureTrace(_Trace):  # type: ignore[misc]
-    """Computes in the trace around it, and notes operands.
+    """Computes in the trace around it, and records operands.
 
     Attributes:
-        sees_through: Says to ``core.tracing`` that what is traced is what ``parent_trace`` traces.
+        sees_through: Tells ``jax_compat.tracing`` that ``parent_trace`` is what computes.
     """
 
     sees_through = True
 
-    def __init__(self, captures: Captures, parent: Any) -> None:
+    def __init__(self, captures: Captures, parent: Trace) -> None:
         super().__init__()
         self.requires_low = False
         self.parent_trace = parent
         self._captures = captures
 
-    def stage_value(self, val: Any) -> Any:
+    def stage_value(self, val: Tensor) -> Any:
         """Returns ``val`` as an array of the trace that computes."""
         self._captures.note([val])
         return self.parent_trace.stage_value(val)
 
-    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+    def process_primitive(
+        self, primitive: Primitive, tracers: Sequence[Tracer], params: EquationParams, /
+    ) -> Any:
         """Computes an operation."""
         return self._bind(primitive, tracers, params)
 
-    def process_call(self, primitive: Any, function: Any, tracers: Any, params: Any, /) -> Any:
-        """Computes a function as a whole."""
+    def process_call(
+        self,
+        primitive: Primitive,
+        function: WrappedFunction,
+        tracers: Sequence[Tracer],
+        params: EquationParams,
+        /,
+    ) -> Any:
+        """Computes a call of a function."""
         return self._bind(primitive, tracers, dict(params, subfuns=self._watched([function])))
 
     def process_custom_jvp_call(
-        self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFunction,
+        jvp: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
-        """Computes a function that has a derivative of its own."""
+        """Computes a function with a custom JVP rule."""
         params["subfuns"] = self._watched([fun, jvp])
         return self._bind(primitive, tracers, params)
 
     def process_custom_vjp_call(
-        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFunction,
+        fwd: WrappedFunction,
+        bwd: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
-        """Likewise."""
+        """Computes a function with a custom VJP rule."""
         params["subfuns"] = (*self._watched([fun, fwd]), bwd)
         return self._bind(primitive, tracers, params)
 
     def process_shard_map(
-        self, primitive: Any, function: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        function: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
         """Computes a function on every device."""
         self._captures.note(tracers)
@@ -135,7 +176,7 @@ class CaptureTrace(_Trace):  # type: ignore[misc]
     def _watched(self, functions: list[Any]) -> tuple[Any, ...]:
         return tuple(watching(each, self._captures, outermost=False) for each in functions)
 
-    def _bind(self, primitive: Any, tracers: Any, params: dict[str, Any]) -> Any:
+    def _bind(self, primitive: Primitive, tracers: Sequence[Tracer], params: dict[str, Any]) -> Any:
         self._captures.note(tracers)
         self._captures.note(captured_in(params))
         avals = [core.typeof(tracer) for tracer in tracers]
@@ -146,7 +187,7 @@ _CAPTURED: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary
 
 
 def captured_in(params: dict[str, Any]) -> list[Any]:
-    """Returns the arrays that functions in an operation's parameters use without being given them."""
+    """Returns the arrays that functions in an operation's parameters capture."""
     found: list[Any] = []
     for jaxpr in _jaxprs(params):
         known = _CAPTURED.get(jaxpr)
@@ -170,11 +211,11 @@ def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
 def captured_by_rules(params: dict[str, Any], given: Sequence[bool]) -> list[int]:
     """Returns which operands of an operation reach a function with a ``jax.custom_jvp`` that captures them.
 
-    JAX makes what such a function captures its first operands, and drops their derivatives.
+    JAX makes captured values the first operands of such a function, and drops their derivatives.
 
     Args:
         params: The parameters of the operation.
-        given: Of each operand whether it has a derivative.
+        given: Whether each operand has a derivative.
     """
     jaxprs = [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in _jaxprs(params)]
     if not any(_has_capturing_rule(jaxpr) for jaxpr in jaxprs):
@@ -192,11 +233,11 @@ def captured_by_rules(params: dict[str, Any], given: Sequence[bool]) -> list[int
 _HAS_RULE: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
-def _num_captured(eqn: Any) -> int:
+def _num_captured(eqn: Equation) -> int:
     return eqn.params["num_consts"] if eqn.primitive.name == "custom_jvp_call" else 0
 
 
-def _has_capturing_rule(jaxpr: Any) -> bool:
+def _has_capturing_rule(jaxpr: Jaxpr) -> bool:
     known = _HAS_RULE.get(jaxpr)
     if known is None:
         known = any(
@@ -208,20 +249,20 @@ def _has_capturing_rule(jaxpr: Any) -> bool:
     return known
 
 
-def _inputs(jaxpr: Any, params: dict[str, Any], position: int, num_operands: int) -> list[Any]:
+def _inputs(jaxpr: Jaxpr, params: dict[str, Any], position: int, num_operands: int) -> list[Any]:
     """Returns the inputs of an inner jaxpr that may depend on one operand of the operation."""
     num_inputs = len(jaxpr.invars)
     if "num_carry" in params:
         first, after = params["num_consts"], params["num_consts"] + params["num_carry"]
-        # What is carried depends on everything from the second iteration on.
+        # Carried values depend on every operand from the second iteration on.
         return [jaxpr.invars[position], *jaxpr.invars[first:after]]
     if "branches" in params:
         return [] if position == 0 else [jaxpr.invars[position - 1]]
     return [jaxpr.invars[position]] if num_inputs == num_operands else list(jaxpr.invars)
 
 
-def _reaches_rule(jaxpr: Any, inputs: Sequence[Any]) -> bool:
-    """Returns whether something that depends on ``inputs`` is captured by a function with a rule."""
+def _reaches_rule(jaxpr: Jaxpr, inputs: Sequence[Any]) -> bool:
+    """Returns whether a function with a custom rule captures a value that depends on ``inputs``."""
     depends = set(inputs)
     for eqn in jaxpr.eqns:
         given = [not isinstance(v, core.Literal) and v in depends for v in eqn.invars]

@@ -1,8 +1,9 @@
-"""Compiled programs in files, through JAX's persistent compilation cache.
+"""A safe store for JAX's persistent compilation cache.
 
-JAX writes its files in place, from the first process only: a process that reads meanwhile, or after a
-crash, gets a truncated one, and workers on other hosts never get any. Here every process writes what it has
-compiled, under another name first, and what is read is checked. Where JAX has changed, nothing is cached.
+JAX writes its files in place, and only in the first process: a process that reads at the same time, or
+after a crash, gets a truncated file, and workers on other hosts never get one. Here every process writes
+the programs that it compiles, atomically through a temporary file, and verifies what it reads. If the
+private interface of JAX has changed, nothing is cached.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WRITE_PARAMETERS = [
 
 
 class ProgramFiles:
-    """Programs by their keys, in the files of a folder; those used least recently go first.
+    """Programs by key, in the files of a folder, with least-recently-used eviction.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -47,16 +48,16 @@ class ProgramFiles:
     (b'program', None)
 
     Args:
-        folder: Where they are. Anyone who can write there can run code in this process.
-        max_bytes: How large they may be together.
+        folder: The folder. Anyone who can write there can run code in this process.
+        max_bytes: The maximum total size of the files.
     """
 
     def __init__(self, folder: Path, max_bytes: int = _MAX_BYTES) -> None:
-        self._path = folder  # JAX wants to know
+        self._path = folder  # JAX reads this attribute
         self._max_bytes = max_bytes
 
     def get(self, key: str) -> bytes | None:
-        """Returns a program; ``None`` if there is none, or what is there is corrupt."""
+        """Returns a program; ``None`` if it is missing or corrupt."""
         path = self._file(key)
         try:
             content = path.read_bytes()
@@ -65,13 +66,13 @@ class ProgramFiles:
         digest, program = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         with contextlib.suppress(OSError):
             if digest != hashlib.sha256(program).digest():
-                path.unlink()  # the power failed before it was on the disk
+                path.unlink()  # for example, a power failure before it reached the disk
                 return None
             os.utime(path)
         return program
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps a program, unless it cannot be written."""
+        """Stores a program. A failure to write is ignored."""
         path = self._file(key)
         if path.exists():
             return
@@ -86,9 +87,9 @@ class ProgramFiles:
             name = ""
             self._evict()
         except OSError as error:
-            _log.debug("A compiled program cannot be kept: %s", error)
+            _log.debug("Cannot store a compiled program: %s", error)
         finally:
-            if name:  # else each program that a full disk refuses takes more of it
+            if name:  # a failed write on a full disk must not leave its file behind
                 with contextlib.suppress(OSError):
                     os.unlink(name)
 
@@ -114,10 +115,10 @@ class ProgramFiles:
 
 
 def cache_programs_in(folder: Path) -> bool:
-    """Has JAX look for compiled programs in a folder, and keep them there; returns whether it can.
+    """Makes JAX load compiled programs from a folder and store them there; returns whether it can.
 
     Args:
-        folder: It exists, and only this user can write there.
+        folder: An existing folder that only this user can write to.
     """
     try:
         cache: Any = importlib.import_module("jax._src.compilation_cache")
@@ -138,14 +139,14 @@ def cache_programs_in(folder: Path) -> bool:
         executable: Any,
         host_callbacks: Any,
     ) -> None:
-        # A program with callbacks holds addresses of this process. JAX's own also leaves out programs
-        # of other processes than the first.
+        # A program with callbacks contains addresses of this process. The function of JAX that this
+        # replaces also skips all processes but the first.
         if host_callbacks:
             return
         try:
             put(cache_key, module_name, executable, backend, int(compile_time_secs))
         except Exception as error:
-            _log.debug("The compiled program %s cannot be kept: %s", module_name, error)
+            _log.debug("Cannot store the compiled program %s: %s", module_name, error)
 
     with lock:
         cache._cache, cache._cache_initialized = ProgramFiles(folder), True

@@ -1,4 +1,4 @@
-"""Computing at once while something is traced, in a way that interrupts cannot leave switched on."""
+"""Evaluates eagerly during a trace, in a way that an interrupt cannot leave switched on."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Result = TypeVar("Result")
 
 
 def evaluate_now(call: Callable[[], Result]) -> Result:
-    """Returns what ``call`` returns, with JAX computing at once even while something is traced.
+    """Returns the result of ``call``, which JAX evaluates eagerly even during a trace.
 
     JAX equivalent: ``with jax.ensure_compile_time_eval()``. That is a context manager written in Python: an
-    interrupt (Ctrl-C) on its way out leaves it entered, and from then on this thread traces nothing that
-    has no traced operand. Here a single call into C++ restores the setting.
+    interrupt (Ctrl-C) in its exit leaves it entered, and from then on this thread evaluates every operation
+    without traced operands eagerly. Here a single call into C++ restores the setting.
     """
     if not under_trace():
         return call()

@@ -1,7 +1,7 @@
-"""The type of arrays that are no tracers, for callers that ask between any two steps.
+"""The type of concrete arrays, and fast access to their attributes, for code that runs in every step.
 
-The public attributes are properties in Python, and take three times as long as those behind them;
-``isinstance`` takes five times as long as a comparison of types.
+The public attributes are Python properties, and take three times as long as the private attributes behind
+them; ``isinstance`` takes five times as long as a comparison of types.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ from typing import Any
 
 from jax._src.array import ArrayImpl
 
+from stratagem._src.core.types import Tensor
+
 __all__ = ["ConcreteArray", "committed_attribute", "is_on_one_device", "sharding_attribute"]
 
 ConcreteArray: type[Any] = ArrayImpl
 
 
-def is_on_one_device(value: Any) -> bool:
-    """Returns whether ``value`` is an array, no tracer, and on a single device."""
+def is_on_one_device(value: Tensor) -> bool:
+    """Returns whether ``value`` is a concrete array on a single device."""
     return type(value) is ConcreteArray and len(value.sharding.device_set) == 1
 
 
 def committed_attribute(array_type: type) -> str:
-    """Returns the name of the attribute that says whether an array was put where it lies."""
-    return _quicker("committed", array_type)
+    """Returns the name of the attribute that says whether an array is committed to its devices."""
+    return _fast_attribute("committed", array_type)
 
 
 def sharding_attribute(array_type: type) -> str:
     """Returns the name of the attribute that holds an array's sharding."""
-    return _quicker("sharding", array_type)
+    return _fast_attribute("sharding", array_type)
 
 
-def _quicker(name: str, array_type: type) -> str:
+def _fast_attribute(name: str, array_type: type) -> str:
     private = f"_{name}"
     return private if array_type is ConcreteArray and hasattr(array_type, private) else name

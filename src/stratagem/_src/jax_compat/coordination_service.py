@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["NEVER", "host_service"]
+__all__ = ["NO_TIMEOUT_SECONDS", "host_service"]
 
-NEVER = 10**7
-"""Seconds after which the service or a client takes another one for dead."""
+NO_TIMEOUT_SECONDS = 10**7
+"""A timeout, in seconds, that never expires: the service and its clients declare nobody dead."""
 
 
 def host_service(address: str, num_workers: int) -> Any | None:
-    """Starts the service, which lives as long as what is returned; ``None`` where JAX has changed.
+    """Starts the service, which lives as long as the returned object; ``None`` if JAX has changed.
 
-    It never takes a worker for dead: that is for the meeting point to say, because the service would
-    abort the rest.
+    It never declares a worker dead, because it would abort the others; the membership server does that.
     """
     try:
         from jaxlib import _jax
@@ -22,8 +21,8 @@ def host_service(address: str, num_workers: int) -> Any | None:
         return _jax.get_distributed_runtime_service(
             address,
             num_workers,
-            heartbeat_timeout=NEVER,
-            cluster_register_timeout=NEVER,
+            heartbeat_timeout=NO_TIMEOUT_SECONDS,
+            cluster_register_timeout=NO_TIMEOUT_SECONDS,
             recoverable=True,
         )
     except (ImportError, AttributeError, TypeError):

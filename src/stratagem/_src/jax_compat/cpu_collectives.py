@@ -1,8 +1,8 @@
-"""Where XLA's CPU collectives (Gloo) listen for the other processes.
+"""Sets the address on which XLA's CPU collectives (Gloo) listen for other processes.
 
-XLA asks the machine for its own name and listens at the address that this resolves to: 127.0.1.1 with the
-``/etc/hosts`` of Debian and Ubuntu, the first of several networks, or nothing at all. JAX has no setting
-for it, so the backend is made with collectives of ours.
+XLA resolves the host name of the machine and listens on that address: 127.0.1.1 with the ``/etc/hosts`` of
+Debian and Ubuntu, the first of several networks, or nothing at all. JAX has no setting for it, so we create
+the backend with collectives of our own.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 
 import jax
 
-from stratagem._src.jax_compat.xla_flags import patient_in_collectives
+from stratagem._src.jax_compat.xla_flags import raised_collective_timeouts
 
 __all__ = ["gloo_listens_at"]
 
 
 @contextlib.contextmanager
 def gloo_listens_at(host: str | None) -> Iterator[None]:
-    """Makes a CPU backend that starts meanwhile listen at an address of this machine.
+    """Makes a CPU backend that starts in the block listen on an address of this machine.
 
-    Does nothing for ``None``, where other collectives than Gloo are chosen, and where JAX has changed: XLA
-    then listens where the machine's own name resolves to.
+    Does nothing for ``None``, with collectives other than Gloo, and if JAX has changed: XLA then listens on
+    the address that the host name resolves to.
     """
     registry = _registry()
     if host is None or registry is None or not _uses_gloo():
@@ -55,9 +55,9 @@ def _uses_gloo() -> bool:
 
 def _make_client(host: str) -> Any:
     bridge = importlib.import_module("jax._src.xla_bridge")
-    # As the factory whose place this takes. A worker that has started alone before it joins has these
-    # flags for good; with others it would not find what the rest has compiled.
-    with patient_in_collectives():
+    # The same flags as in the factory that this replaces. A worker that started alone before it joins keeps
+    # these flags; with other flags here it would not find the programs that the others have compiled.
+    with raised_collective_timeouts():
         return bridge.make_cpu_client(**_collectives(host))
 
 

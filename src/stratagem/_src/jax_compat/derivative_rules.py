@@ -1,4 +1,4 @@
-"""Parameters of operations that say how to differentiate them, and nothing about what they compute."""
+"""Parameters of primitives that define derivatives and do not affect the computed values."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _RULES: dict[str, frozenset[str]] = {
 
 
 def derivative_rules(primitive: str) -> Set[str]:
-    """Returns the names of those parameters of a primitive; of what JAX calls otherwise, none."""
+    """Returns the names of these parameters of a primitive; empty if it has none or is unknown."""
     return _RULES.get(primitive, frozenset())

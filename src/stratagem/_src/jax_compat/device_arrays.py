@@ -1,7 +1,7 @@
-"""Putting arrays on devices, without the detours of ``jax.device_put``.
+"""Puts arrays on devices without the overhead of ``jax.device_put``.
 
-Those take several times as long as copying a small array does, and a step pays them for each array of
-its batch.
+The overhead is several times the cost of copying a small array, and a step pays it for each array of its
+batch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def put_pieces(
     sharding: jax.sharding.Sharding,
     devices: Sequence[jax.Device],
 ) -> jax.Array:
-    """Returns one array over devices, of a piece for each of them.
+    """Returns one array over devices, from one shard for each of them.
 
-    As with ``jax.device_put``, memory of the host may become that of the array: nobody may change it
-    while the array is in use.
+    As with ``jax.device_put``, the array may alias the host memory, which must not change while the array
+    is in use.
 
     Args:
-        pieces: What each device of this process gets, in the order of the sharding.
-        shape: Of the whole array.
-        sharding: How the pieces make up the whole.
-        devices: Those of this process.
+        pieces: The shard of each device of this process, in the order of the sharding.
+        shape: The global shape.
+        sharding: How the shards make up the array.
+        devices: The devices of this process.
     """
     dtype = jax.dtypes.canonicalize_dtype(pieces[0].dtype)
     blocks = [piece.astype(dtype, copy=False) for piece in pieces]
@@ -46,12 +46,12 @@ def put_pieces(
 def put_copies(
     array: jax.Array, sharding: jax.sharding.Sharding, devices: Sequence[jax.Device]
 ) -> jax.Array:
-    """Returns one array over devices, with a copy of another on each of them.
+    """Returns a replicated array, with a copy of ``array`` on each device.
 
     Args:
-        array: An array on one device; where it lies it is the copy.
-        sharding: What says that all devices have all of it.
-        devices: Those of the sharding, all of this process.
+        array: An array on one device. On that device it is used without a copy.
+        sharding: The replicated sharding.
+        devices: The devices of the sharding, all of this process.
     """
     put = _private_put()
     if put is None:
@@ -62,7 +62,7 @@ def put_copies(
 
 @functools.cache
 def _private_put() -> Any | None:
-    """Returns what ``jax.device_put`` ends in; ``None`` where JAX has changed."""
+    """Returns the private function that ``jax.device_put`` calls; ``None`` if JAX has changed."""
     try:
         put = importlib.import_module("jax._src.lib").xla_client.batched_device_put
         device = jax.local_devices()[0]

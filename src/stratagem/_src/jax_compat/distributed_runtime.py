@@ -1,8 +1,8 @@
-"""JAX's view of the other processes.
+"""Connects JAX to the coordination service and the devices of other processes.
 
-``jax.distributed.initialize`` hosts the coordination service in the leader's process, and ends every
-process when one is lost. Here the service runs beside the leader, its clients never take anybody for
-lost, and the meeting point does so instead. Where JAX has changed, ``initialize`` is used.
+``jax.distributed.initialize`` hosts the coordination service in the leader's process, and terminates every
+process when one is lost. Here the service runs in a process of its own, its clients never declare a process
+lost, and the membership server does so instead. If JAX has changed, ``initialize`` is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import BackendStartedError
-from stratagem._src.jax_compat.coordination_service import NEVER
+from stratagem._src.jax_compat.coordination_service import NO_TIMEOUT_SECONDS
 from stratagem._src.jax_compat.cpu_collectives import gloo_listens_at
 from stratagem._src.jax_compat.xla_flags import added_to_xla_flags
 
@@ -25,31 +25,31 @@ __all__ = [
     "check_not_started",
     "connect",
     "disconnect",
-    "end_backends",
     "is_finished",
-    "start_alone",
+    "shut_down_backends",
+    "start_single_process",
 ]
 
 _TIMEOUT_FLAG = "--xla_cpu_collective_timeout_seconds"
 
 _client: Any = None
-"""Ours, of a service that runs beside the leader; kept because it must not end before JAX's devices."""
+"""Our client of a service in a process of its own. Kept alive: it must not end before JAX's devices."""
 
 _clients_before: list[Any] = []
-"""Those of backends that were ended, in which programs may be stuck."""
+"""The clients of backends that were shut down, in which programs may be stuck."""
 
 
 def check_not_started() -> None:
-    """Checks that JAX can still join other processes.
+    """Checks that JAX can still connect to other processes.
 
     Raises:
-        BackendStartedError: If its backend runs already.
+        BackendStartedError: If its backend is already initialized.
     """
     bridge = importlib.import_module("jax._src.xla_bridge")
     if bridge.backends_are_initialized():
         raise BackendStartedError(
-            "A strategy of several processes must be made before anything computes: the JAX backend of "
-            "this process has started, with its own devices only. Make the strategy at the start of "
+            "Create a multi-process strategy before the JAX backend is initialized: the backend of this "
+            "process has started, with its own devices only. Create the strategy at the start of "
             "the program, before any array, variable, or list of devices."
         )
 
@@ -67,14 +67,14 @@ def connect(
     """Makes the devices of all processes known to JAX, and starts its backend.
 
     Args:
-        address: Of the coordination service.
-        num_processes: How many processes there are.
-        process_id: Which one this is.
-        local_device_ids: Which GPUs of the machine this process may use; default all.
-        hosted: Whether the service runs already; else process 0 hosts it.
-        timeout: Seconds after which a collective on CPU ends, so that nothing stays behind when we
-            have given up.
-        host: The address of this machine at which XLA listens for arrays on CPU; ``None`` leaves it to XLA.
+        address: The address of the coordination service.
+        num_processes: The number of processes.
+        process_id: The index of this process.
+        local_device_ids: The GPUs of the machine that this process may use; default all.
+        hosted: Whether the service already runs; otherwise process 0 hosts it.
+        timeout: Seconds after which a collective on CPU fails, so that none is left behind after a
+            timeout of ours.
+        host: The address of this machine on which XLA listens for arrays on CPU; ``None`` for XLA's choice.
     """
     _show_devices(local_device_ids)
     _join_processes(address, num_processes, process_id, hosted)
@@ -82,12 +82,12 @@ def connect(
         _start_backend(timeout)
 
 
-def start_alone(local_device_ids: Sequence[int] | None, timeout: float) -> None:
-    """Starts JAX's backend with the devices of this process, which joins others later.
+def start_single_process(local_device_ids: Sequence[int] | None, timeout: float) -> None:
+    """Starts JAX's backend with the devices of this process, which connects to others later.
 
     Args:
-        local_device_ids: As of ``connect``.
-        timeout: Likewise, for then: XLA reads its flags once.
+        local_device_ids: As in ``connect``.
+        timeout: As in ``connect``, for the later connection: XLA reads its flags only once.
     """
     _show_devices(local_device_ids)
     _start_backend(timeout)
@@ -108,7 +108,7 @@ def _start_backend(timeout: float) -> None:
 def _join_processes(address: str, num_processes: int, process_id: int, hosted: bool) -> None:
     client = _make_client(address, process_id) if hosted else None
     if client is None:
-        # It would take SIGTERM for itself, so that neither the program hears of it nor is it ended.
+        # The preemption service would intercept SIGTERM: the program would neither see it nor end.
         jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(
             address, num_processes, process_id, cluster_detection_method="deactivate"
@@ -131,9 +131,9 @@ def _make_client(address: str, process_id: int) -> Any:
         return runtime.get_distributed_runtime_client(
             address,
             process_id,
-            # It would abort the process: how long to wait is for us to say.
-            init_timeout=NEVER,
-            heartbeat_timeout=NEVER,
+            # A timeout of the client would abort the process; our own timeouts decide how long to wait.
+            init_timeout=NO_TIMEOUT_SECONDS,
+            heartbeat_timeout=NO_TIMEOUT_SECONDS,
             shutdown_on_destruction=False,
             use_compression=True,
         )
@@ -142,10 +142,10 @@ def _make_client(address: str, process_id: int) -> Any:
 
 
 def disconnect() -> None:
-    """Keeps JAX from saying goodbye at exit to a coordination service that may be gone.
+    """Keeps JAX from disconnecting at exit from a coordination service that may be gone.
 
-    It would wait for an answer, and it is us that the others hear of. Nothing to do where JAX hosts the
-    service itself.
+    It would wait for a response. Other processes learn of the exit through the membership server. Does
+    nothing if JAX hosts the service itself.
     """
     if _client is not None:
         state = _private("jax._src.distributed", "global_state")
@@ -153,11 +153,11 @@ def disconnect() -> None:
             state.client = None
 
 
-def end_backends() -> None:
-    """Ends JAX's backends, so that others can be started, of this process and of others.
+def shut_down_backends() -> None:
+    """Shuts down JAX's backends, so that new ones can be started, with or without other processes.
 
-    Arrays on their devices can still be read. A program that is stuck in them stays so, and hinders
-    nobody else.
+    Arrays on their devices can still be read. A program that is stuck in them stays stuck, but does not
+    block new programs.
     """
     global _client
     if _client is not None:
@@ -172,7 +172,7 @@ def end_backends() -> None:
 
 
 def abandon() -> None:
-    """Keeps JAX from waiting at exit for programs that will never end."""
+    """Keeps JAX from waiting at exit for programs that never end."""
     disconnect()
     for module, name in (
         ("jax._src.api", "clean_up"),

@@ -1,9 +1,8 @@
-"""The end of a forked child of a process in which JAX has devices.
+"""Exits forked children of a process with JAX devices without XLA's teardown.
 
-The child has XLA's objects but none of its threads: taking them down, as the interpreter does at its end
-and JAX registers for exit, waits for these threads without end or crashes. So the interpreter of such a
-child is not finalized. When everything that was registered for exit has run, files are flushed and the
-child ends.
+The child has XLA's objects but none of its threads. Destroying them, as the interpreter does in
+finalization and JAX does at exit, waits for these threads forever or crashes. So the interpreter of such a
+child is not finalized: after all exit functions have run, files are flushed and the child exits.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ import sys
 from types import FrameType
 
 from stratagem._src.jax_compat.running_backends import running_backends
-from stratagem._src.process.exit_call import exit_code_of_call, watch_exit_calls
-from stratagem._src.process.fork import in_child
+from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
+from stratagem._src.process.fork import run_in_child
 from stratagem._src.process.hard_exit import after_all_exit_functions, end_process
 
-__all__ = ["end_children_without_xla"]
+__all__ = ["skip_xla_teardown_in_children"]
 
 _registered: list[bool] = []
 
 
-def end_children_without_xla() -> None:
-    """Has children that this process forks end so."""
+def skip_xla_teardown_in_children() -> None:
+    """Makes children that this process forks exit without XLA's teardown."""
     if not _registered:
         _registered.append(True)
-        in_child(_prepare_end)
+        run_in_child(_prepare_end)
 
 
 def _prepare_end() -> None:
@@ -39,7 +38,7 @@ def _prepare_end() -> None:
         function = getattr(importlib.import_module(module), name, None)
         if function is not None:
             atexit.unregister(function)
-    watch_exit_calls()
+    record_exit_calls()
     frame: FrameType = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -54,12 +53,12 @@ def _prepare_end() -> None:
 
 
 def _printed() -> BaseException | None:
-    """Returns the exception that the interpreter has printed because nobody caught it."""
+    """Returns the uncaught exception that the interpreter has printed, if any."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def _code(outermost: FrameType, printed_before: BaseException | None) -> int | None:
-    """Returns the code with which the child ends, or ``None`` if nothing tells: a bare ``SystemExit``."""
+    """Returns the exit code of the child; ``None`` if it is unknown, as after a bare ``SystemExit``."""
     code = exit_code_of_call()
     if code is not None:
         return code

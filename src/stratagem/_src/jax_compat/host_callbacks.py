@@ -1,9 +1,9 @@
-"""Host callbacks whose arguments need no thread of XLA.
+"""Host callbacks whose arguments do not need XLA's thread pool.
 
-JAX hands a callback its arguments by ``jax.device_put``. On CPU that copies an array of more than 100 kB
-in XLA's client thread pool, and the first look at the array waits for the copy. The pool has a thread for
-each device, and a device that waits in a collective holds its own: when the callback is what the others
-wait for, nobody is left to copy, and the program is stuck.
+JAX passes arguments to a callback with ``jax.device_put``. On CPU that copies an array of more than 100 kB
+in XLA's client thread pool, and the first access to the array waits for the copy. The pool has a thread for
+each device, and a device that waits in a collective blocks its thread. If the others wait for the callback,
+no thread is left for the copy: a deadlock.
 
 Here the arguments are copied by the thread that calls back, to an address from which JAX takes them over
 as they are; ``poolless_calls`` does the same for what the callback itself puts on devices.
@@ -19,9 +19,10 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from stratagem._src.jax_compat.poolless_calls import aligned, poolless
+from stratagem._src.core.types import ArrayLike, ArraySpec, Equation, Jaxpr, PyTree, Tensor
+from stratagem._src.jax_compat.thread_pool_bypass import aligned, bypass_thread_pool
 
-__all__ = ["CALLBACKS", "without_waiting"]
+__all__ = ["CALLBACKS", "with_thread_pool_bypass"]
 
 CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
 """Names of the primitives that call back."""
@@ -30,25 +31,25 @@ _host_callback: Any = Primitive("host_callback")
 _host_callback.multiple_results = True
 
 
-def without_waiting(eqn: Any) -> Any:
-    """Returns a callback's equation as one whose arguments are there when the callback begins.
+def with_thread_pool_bypass(eqn: Equation) -> Any:
+    """Returns a callback's equation as one whose arguments are ready when the callback begins.
 
     Args:
-        eqn: An equation of one of ``CALLBACKS``, which will not be differentiated or batched any more.
+        eqn: An equation of one of ``CALLBACKS``, which must not be differentiated or batched afterwards.
     """
     return eqn.replace(primitive=_host_callback, params={**eqn.params, "called": eqn.primitive})
 
 
-def _abstract(*avals: Any, called: Any, **params: Any) -> Any:
+def _abstract(*avals: ArraySpec, called: Jaxpr, **params: Any) -> Any:
     return called.abstract_eval(*avals, **params)
 
 
-def _run(*args: Any, called: Any, **params: Any) -> Any:
+def _run(*args: PyTree, called: Jaxpr, **params: Any) -> Any:
     return called.bind(*args, **params)
 
 
-def _lower(ctx: Any, *operands: Any, called: Any, **params: Any) -> Any:
-    """Lowers as JAX does, and puts ours around the Python function that the program is to call."""
+def _lower(ctx: Any, *operands: Tensor, called: Jaxpr, **params: Any) -> Any:
+    """Lowers as JAX does, and wraps the Python function that the program calls."""
     module: Any = ctx.module_context
     first = len(module.host_callbacks)
     lowered = mlir.lower_fun(lambda *args: called.bind(*args, **params))(ctx, *operands)
@@ -59,21 +60,21 @@ def _lower(ctx: Any, *operands: Any, called: Any, **params: Any) -> Any:
 
 _host_callback.def_effectful_abstract_eval(_abstract)
 _host_callback.def_impl(_run)
-# Not cacheable: each callback has its own place among those of the program.
+# Not cacheable: each callback has its own index among those of the program.
 mlir.register_lowering(_host_callback, _lower, cacheable=False)
 
 
 def _taking_over(callback: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
+    def call(*args: PyTree) -> Any:
         device = jax.local_devices(backend="cpu")[0]
-        with poolless():
+        with bypass_thread_pool():
             return callback(*(_taken_over(arg, device) for arg in args))
 
     return call
 
 
-def _taken_over(arg: Any, device: jax.Device) -> Any:
-    """Returns an argument on a device, without a copy that somebody would have to wait for."""
+def _taken_over(arg: ArrayLike, device: jax.Device) -> Any:
+    """Returns an argument on a device, without a copy in XLA's thread pool."""
     if not isinstance(arg, np.ndarray):  # the token of ordered callbacks
         return arg
     return jax.device_put(aligned(arg), device)

@@ -1,7 +1,7 @@
-"""Python functions that a compiled program calls with its own memory.
+"""Host functions: Python functions that a compiled program calls on its own memory, through XLA's FFI.
 
-XLA calls them through its C interface (``xla/ffi/api/c_api.h``, which only grows); ``ctypes`` stands in
-for the C code that is usually written for it. ``jax.pure_callback`` would copy every argument and result.
+XLA calls them through its C interface (``xla/ffi/api/c_api.h``, which only grows); ``ctypes`` replaces the
+C code that is usually written for it. ``jax.pure_callback`` would copy every argument and result.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from stratagem._src.core.types import DTypeLike, Tensor
+
 __all__ = ["HostFunction", "call_host", "can_pass", "register_host_function"]
 
 HostFunction: TypeAlias = Callable[
     [list[np.ndarray[Any, Any]], list[np.ndarray[Any, Any]]], str | None
 ]
-"""Gets flat views of the operands and of the results to be filled; returns what went wrong, if anything.
+"""Takes flat views of the operands and of the results to fill; returns the error, if any.
 
-The views are gone when it returns.
+The views are invalid after it returns.
 """
 
 _DTYPES: dict[int, Any] = {
@@ -41,7 +43,7 @@ _DTYPES: dict[int, Any] = {
     16: ml_dtypes.bfloat16,
     18: np.complex128,
 }
-"""By their numbers in the C interface."""
+"""By their codes in the C interface."""
 
 _DTYPES_BY_NUMBER = {number: np.dtype(dtype) for number, dtype in _DTYPES.items()}
 _PASSED = frozenset(_DTYPES_BY_NUMBER.values())
@@ -142,18 +144,18 @@ class _MetadataExtension(ctypes.Structure):
 _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Call))
 
 _handlers: dict[str, Any] = {}
-"""XLA keeps the bare addresses for as long as the process lives."""
+"""Keeps the handlers alive: XLA keeps their bare addresses for the lifetime of the process."""
 
 
-def can_pass(dtype: Any) -> bool:
-    """Returns whether a host function can get arrays of a dtype."""
+def can_pass(dtype: DTypeLike) -> bool:
+    """Returns whether a host function can take arrays of a dtype."""
     return np.dtype(dtype) in _PASSED
 
 
 def register_host_function(name: str, function: HostFunction) -> None:
-    """Makes a function known to the programs on CPU, for good. Once for each name."""
+    """Registers a host function for programs on CPU, permanently. Each name can be registered once."""
     if name in _handlers:
-        raise ValueError(f"There is a host function {name!r} already.")
+        raise ValueError(f"The host function {name!r} is already registered.")
 
     def handle(pointer: Any) -> int | None:
         call = pointer.contents
@@ -176,16 +178,16 @@ def register_host_function(name: str, function: HostFunction) -> None:
 def call_host(
     name: str,
     results: Sequence[jax.ShapeDtypeStruct],
-    *operands: Any,
+    *operands: Tensor,
     in_place: dict[int, int] | None = None,
 ) -> list[Any]:
-    """Calls a host function inside a program, once for each run of it.
+    """Calls a host function inside a program, once for each run of the program.
 
     Args:
-        name: Of the function.
-        results: What it makes.
-        *operands: What it gets.
-        in_place: Results by the operands whose memory they may take.
+        name: The name of the function.
+        results: The shapes and dtypes of its results.
+        *operands: Its operands.
+        in_place: From the position of an operand to that of the result that may alias it.
     """
     call = jax.ffi.ffi_call(
         name, list(results), has_side_effect=True, input_output_aliases=in_place or {}

@@ -1,11 +1,12 @@
-"""A traced array whose iteration somebody else decides on."""
+"""A traced array with a custom ``__iter__``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stratagem._src.jax_compat.recording_trace import another_object
+from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.recording_trace import alias_of
 
 __all__ = ["iterated_by"]
 
@@ -17,19 +18,19 @@ except (ImportError, AttributeError):  # pragma: no cover  (another version of J
     _Tracer = None
 
 
-def iterated_by(iterate: Callable[[Iterator[Any]], Iterator[Any]], array: Any) -> Any:
-    """Returns ``array`` as another object, over whose elements ``for`` goes as ``iterate`` says.
+def iterated_by(iterate: Callable[[Iterator[Any]], Iterator[Any]], array: Tensor) -> Any:
+    """Returns an alias of ``array`` over whose elements ``for`` iterates as ``iterate`` says.
 
-    JAX unrolls a loop over a traced array without a word. Where this version of JAX has no such tracers,
-    or has the array in another form, it does so still.
+    JAX silently unrolls a loop over a traced array. It still does if this version of JAX has no such
+    tracers, or if the array is another kind of tracer.
 
     Args:
-        iterate: From an iterator over the elements to the one that a loop gets.
-        array: What is traced.
+        iterate: From an iterator over the elements to the iterator that a loop gets.
+        array: The traced array.
     """
     if _Tracer is None or type(array) is not _Tracer:
         return array
-    made = another_object(array, _iterated_type())
+    made = alias_of(array, _iterated_type())
     made.iterate = iterate
     return made
 

@@ -1,4 +1,4 @@
-"""JAX settings that change what a step computes, and that belong to a thread."""
+"""Thread-local JAX settings that change what a step computes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = [
     "jit_is_disabled",
 ]
 
-# The settings that jax.jit overlooks: it does not trace a function again when one has changed.
-# ``.value`` is this thread's, in a quarter of the time that jax.config takes.
+# Settings that are not part of the cache key of jax.jit: it does not retrace a function when one changes.
+# ``.value`` is the value of this thread, and takes a quarter of the time of jax.config.
 DEBUG_NANS: Any = jax.debug_nans
 DEBUG_INFS: Any = jax.debug_infs
 DEFAULT_PRNG_IMPL: Any = jax.default_prng_impl
@@ -47,18 +47,18 @@ def current_settings() -> tuple[Any, ...]:
 
 
 def checks_results() -> bool:
-    """Returns whether JAX looks for NaN or infinity in every result, and raises if it finds one."""
+    """Returns whether JAX checks every result for NaN or infinity, and raises if it finds one."""
     return bool(DEBUG_NANS.value or DEBUG_INFS.value)
 
 
 def jit_is_disabled() -> bool:
-    """Returns whether what ``jax.jit`` is given runs as it is."""
+    """Returns whether ``jax.jit`` runs functions without compiling them."""
     return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def applied(settings: tuple[Any, ...]) -> Iterator[None]:
-    """Applies settings of another thread for the block."""
+    """Applies the settings of another thread in the block."""
     here = current_settings()
     with contextlib.ExitStack() as stack:
         for (_, change), mine, theirs in zip(_SETTINGS, here, settings, strict=True):

@@ -1,8 +1,8 @@
-"""Results that nobody needs, and that a program computes nevertheless.
+"""Keeps unused results of a program from dead-code elimination.
 
-JAX leaves out what nobody needs, and with it the last result of a ``shard_map`` that has only callbacks.
-Without any result XLA does not know that the callbacks are of each device: the program runs on one device
-only, or is refused ("side-effect HLO cannot have a replicated sharding").
+JAX eliminates unused results, also the last result of a ``shard_map`` that has only callbacks. Without any
+result XLA does not know that every device runs the callbacks: the program runs on one device only, or XLA
+rejects it ("side-effect HLO cannot have a replicated sharding").
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from stratagem._src.core.types import Tensor
+
 __all__ = ["keep_result"]
 
 _keep: Any = Primitive("keep_result")
 _keep.multiple_results = True
 
 
-def keep_result(array: Any, effects: Iterable[Any]) -> None:
-    """Has the program that is being traced compute an array.
+def keep_result(array: Tensor, effects: Iterable[Any]) -> None:
+    """Makes the program that is being traced compute an array, even if nothing uses it.
 
     Args:
         array: The array.
-        effects: Of the equations for whose sake it is computed.
+        effects: The effects of the equations that need the array.
     """
     _keep.bind(array, kept_for=frozenset(effects))
 

@@ -1,4 +1,4 @@
-"""Traced arrays inside objects that are no structures, where no program can put an array back."""
+"""Finds leaked tracers: traced arrays inside objects that are not pytrees, which no program can fill in."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from stratagem._src.core.errors import TracedValueError
+from stratagem._src.core.types import Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
 
-__all__ = ["hidden_tracers", "refuse_hidden_tracer"]
+__all__ = ["find_leaked_tracers", "leaked_tracer_error"]
 
-_MOST_ATTRIBUTES = 3
+_MAX_DEPTH = 3
 _NOT_OPENED = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType)
 
 
-def hidden_tracers(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields each traced array that an object holds, with the way to it.
+def find_leaked_tracers(value: Tensor) -> Iterator[tuple[str, Any]]:
+    """Yields each traced array that an object holds, with the path to it.
 
-    Attributes of attributes are looked at, two of them deep, and what a function captures.
+    Searches attributes up to three levels deep, and the closures of functions.
     """
-    yield from _search(value, "", _MOST_ATTRIBUTES, set())
+    yield from _search(value, "", _MAX_DEPTH, set())
 
 
-def refuse_hidden_tracer(holder: Any, way: str) -> TracedValueError:
+def leaked_tracer_error(holder: Any, way: str) -> TracedValueError:
     """Returns the error for an object in a result that holds a traced array.
 
     Args:
         holder: The object.
-        way: From the object to the array.
+        way: The path from the object to the array.
     """
     name = type(holder).__name__
     return TracedValueError(
         "A compiled function returns arrays in tuples, lists, dicts, dataclasses, attrs classes and "
-        f"registered pytree nodes; it returns a {name} that holds one, at {name}{way}, and nothing could "
-        f"put its value there. Return the arrays of it, for example in a dict, and make the {name} "
-        "outside; or register its class by jax.tree_util.register_pytree_node."
+        f"registered pytree nodes; it returns a {name} that holds a traced array, at {name}{way}, which "
+        f"would never get its value. Return the arrays of it, for example in a dict, and create the {name} "
+        "outside; or register its class with jax.tree_util.register_pytree_node."
     )
 
 
-def _search(value: Any, way: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _search(value: Tensor, way: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if is_tracer(value):
         yield way, value
         return
@@ -58,9 +59,9 @@ def _search(value: Any, way: str, depth: int, seen: set[int]) -> Iterator[tuple[
             yield from _search(attribute, f"{way}.{name}", depth - 1, seen)
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(value: Tensor) -> Iterator[tuple[str, Any]]:
     if isinstance(value, types.FunctionType):
-        # Not its other slots: the globals of its module are among them.
+        # Only the closure: other attributes lead to the globals of its module.
         names = value.__code__.co_freevars
         for name, cell in zip(names, value.__closure__ or (), strict=True):
             try:

@@ -1,4 +1,4 @@
-"""``.numpy()`` for JAX's arrays, which programs written for TensorFlow call on every result."""
+"""Adds ``.numpy()`` to JAX arrays, which programs written for TensorFlow call on every result."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["give_arrays_a_numpy_method"]
 
 
 def give_arrays_a_numpy_method() -> bool:
-    """Adds the method to the class of JAX's arrays, unless they have it; returns whether they have it now.
+    """Adds the method to the class of JAX arrays, unless they have it; returns whether they have it now.
 
-    JAX has no place to register methods, and an array of a class of our own would be slower in every
-    operation. If the class is elsewhere or closed one day, arrays stay without: ``numpy.asarray(x)``
-    does the same. A traced array gets a method that says why it cannot be called.
+    JAX has no way to register methods, and an array class of our own would be slower in every operation. If
+    the class moves or is closed in a later JAX, arrays have no such method: ``numpy.asarray(x)`` does the
+    same. A tracer gets a method that raises an error with the reason.
     """
     try:
         from jax._src.array import ArrayImpl
@@ -31,14 +31,14 @@ def give_arrays_a_numpy_method() -> bool:
 
 
 def _numpy(self: Any) -> Any:
-    """Returns a copy of the array as one of NumPy, or as a NumPy scalar if it has no dimensions."""
+    """Returns a copy of the array as a NumPy array, or as a NumPy scalar if it has no dimensions."""
     return np.array(self)[()]
 
 
 def _refuse(self: Any) -> NoReturn:
-    """Raises an error, because the value is not known yet."""
+    """Raises an error, because a tracer has no value."""
     raise TracedValueError(
-        f"numpy() needs the value of an array, and {self!r} is only traced: it gets its value when the "
-        "compiled function runs. Return it and call numpy() outside, print it by jax.debug.print, or use "
-        "jax.numpy in place of NumPy."
+        f"numpy() needs the value of an array, but {self!r} is only traced: it gets its value when the "
+        "compiled function runs. Return it and call numpy() outside, print it with jax.debug.print, or use "
+        "jax.numpy instead of NumPy."
     )

@@ -1,4 +1,4 @@
-"""JAX's profiler without what ``jax.profiler.start_trace`` does beside: start a backend, choose files."""
+"""Profiler sessions of JAX that start no backend and write no files, unlike ``jax.profiler``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["begin_session", "end_session"]
 
 
 def begin_session(*, host_level: int, python_level: int) -> Any:
-    """Begins to record what this process does, and returns what ``end_session`` takes.
+    """Starts to profile this process, and returns the session for ``end_session``.
 
-    Of devices it records those whose backend runs already. ``jax.profiler.start_trace`` is refused
-    meanwhile.
+    Devices are profiled if their backend is already running. ``jax.profiler.start_trace`` fails during a
+    session.
 
     Args:
-        host_level: 1 for annotations, 2 and 3 for ever more of XLA.
+        host_level: 1 for annotations, 2 and 3 for more and more of XLA.
         python_level: 1 to record every call of a Python function, which is slow; 0 for none.
 
     Raises:
-        RuntimeError: If this process is recorded already.
+        RuntimeError: If this process is already being profiled.
     """
     options = jax.profiler.ProfileOptions()
     options.host_tracer_level = host_level
@@ -35,10 +35,10 @@ def begin_session(*, host_level: int, python_level: int) -> Any:
 
 
 def end_session(session: Any) -> bytes:
-    """Ends a session and returns what was recorded, an ``XSpace`` for ``jax.profiler.ProfileData``.
+    """Ends a session and returns the profile, a serialized ``XSpace`` for ``jax.profiler.ProfileData``.
 
     Raises:
-        RuntimeError: If a profiler server of JAX's recorded this process at the same time.
+        RuntimeError: If a profiler server of JAX profiled this process at the same time.
     """
     with _profile_state.lock:
         if _profile_state.profile_session is session:

@@ -1,10 +1,10 @@
-"""A trace that computes at once and notes, beside the program, how results depend on watched values.
+"""A trace for gradient tapes: it evaluates eagerly, and records how results depend on watched values.
 
 ``ad.LinearizeTrace`` is how ``jax.vjp`` differentiates: it computes each operation in the trace around it,
 and stages the operation's derivative into a second, linear program. It wraps results in tracers that carry
-both. Here the results stay the arrays that they are, and a table finds the derivative of an array by its
-identity. So nothing that a block computes needs unwrapping when it leaves the block: it can be printed,
-compared, stored and returned as if no derivative were recorded.
+both. Here the results stay plain arrays, and a table finds the derivative of an array by its identity. So
+nothing that a block computes needs unwrapping when it leaves the block: it can be printed, compared, stored
+and returned as if no derivative were recorded.
 
 Everything here is private to JAX. ``available`` says whether this version of JAX has it.
 """
@@ -20,6 +20,17 @@ import numpy as np
 
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.core.owned_memory import owned
+from stratagem._src.core.types import (
+    ArraySpec,
+    EquationParams,
+    Jaxpr,
+    Primitive,
+    PyTree,
+    Tensor,
+    Trace,
+    Tracer,
+    WrappedFunction,
+)
 from stratagem._src.jax_compat.captured_values import (
     Captures,
     CaptureTrace,
@@ -31,7 +42,7 @@ from stratagem._src.jax_compat.captured_values import (
 __all__ = [
     "Record",
     "RecordingTrace",
-    "another_object",
+    "alias_of",
     "available",
     "base_of",
     "current_trace",
@@ -80,36 +91,36 @@ except (ImportError, AttributeError) as error:  # pragma: no cover  (another ver
 
 _JIT = ("jit", "pjit")
 _CAPTURED_BY_RULE = (
-    "GradientTape cannot differentiate a function that has a derivative of its own ({kind}) with respect "
-    "to a value that the function uses without being given it: the function's rule says nothing of that. "
-    "Pass the value as an argument, with a derivative in the rule, or capture jax.lax.stop_gradient of it."
+    "GradientTape cannot differentiate a function with a custom derivative ({kind}) with respect to a "
+    "value that the function captures: its rule does not cover captured values. Pass the value as an "
+    "argument, with a derivative in the rule, or capture jax.lax.stop_gradient of it."
 )
 
 
 def available() -> bool:
-    """Returns whether this version of JAX has all that recording needs."""
+    """Returns whether this version of JAX has all private names that recording needs."""
     return _MISSING is None
 
 
 def current_trace() -> Any:
-    """Returns the innermost trace, be it a recording one or not."""
+    """Returns the innermost trace, recording or not."""
     return core.trace_ctx.trace
 
 
-def make_current(trace: Any) -> None:
+def make_current(trace: Trace) -> None:
     """Makes ``trace`` this thread's innermost trace."""
     core.trace_ctx.set_trace(trace)
 
 
-def base_of(trace: Any) -> Any:
-    """Returns the trace that computes what recording traces inside of it record."""
+def base_of(trace: Trace) -> Any:
+    """Returns the trace that computes, below all recording traces."""
     while isinstance(trace, (RecordingTrace, CaptureTrace)):
         trace = trace.parent_trace
     return trace
 
 
 def is_recorded(values: Iterable[Any]) -> bool:
-    """Returns whether how one of ``values`` came about is recorded, and what is computed now is too."""
+    """Returns whether an active recording trace knows one of ``values``."""
     if _MISSING is not None:
         return False
     traces, trace = [], current_trace()
@@ -122,10 +133,11 @@ def is_recorded(values: Iterable[Any]) -> bool:
 class Record:
     """What was computed from watched values: a linear program, and its variables by array.
 
-    Values that the record knows are kept alive, so that their identities stay theirs.
+    The linear program maps tangents of watched values to tangents of results. The record keeps the values
+    that it knows alive, so that their ``id`` stays unique.
 
     Raises:
-        UnsupportedError: If this version of JAX lacks what recording needs.
+        UnsupportedError: If this version of JAX lacks the private names that recording needs.
     """
 
     def __init__(self) -> None:
@@ -133,7 +145,7 @@ class Record:
             raise UnsupportedError(
                 "GradientTape needs internals of JAX that version "
                 f"{jax.__version__} does not have ({_MISSING}). Install jax 0.10, or use "
-                "stratagem.value_and_grad, which needs none of them."
+                "stratagem.value_and_grad, which does not need them."
             )
         self._program = pe.DynamicJaxprTrace(_debug_info(), auto_dce=True)
         self._program.tag = core.TraceTag()
@@ -147,12 +159,12 @@ class Record:
         """The trace that the linear program is staged into."""
         return self._program
 
-    def tangent(self, value: Any) -> Any | None:
-        """Returns what stands for the derivative of ``value``, if the record knows it."""
+    def tangent(self, value: Tensor) -> Any | None:
+        """Returns the tangent variable of ``value``, if the record knows it."""
         entry = self._entries.get(id(value))
         return None if entry is None else entry[1]
 
-    def watch(self, value: Any) -> Any | None:
+    def watch(self, value: Tensor) -> Any | None:
         """Makes ``value`` an input of the linear program; ``None`` if it cannot be differentiated."""
         known = self.tangent(value)
         if known is not None:
@@ -162,8 +174,8 @@ class Record:
             self._entries[id(value)] = (value, tangent)
         return tangent
 
-    def new_input(self, value: Any) -> Any | None:
-        """Returns an input of the linear program for a value that stays unknown."""
+    def new_input(self, value: Tensor) -> Any | None:
+        """Returns an input of the linear program for a value that is not added to the record."""
         if _has_no_tangent(value):
             return None
         aval = core.typeof(value).to_tangent_aval()
@@ -171,24 +183,24 @@ class Record:
         self._taken.add(tangent.val)
         return tangent
 
-    def note(self, value: Any, tangent: Any) -> None:
-        """Notes what stands for the derivative of ``value``, which the record does not know yet."""
+    def note(self, value: Tensor, tangent: Tensor) -> None:
+        """Records the tangent variable of ``value``, which the record does not know yet."""
         if tangent.val in self._taken:
-            # It passes through an operation that does nothing: the gradient with respect to the result
-            # is not that with respect to the operand, which may be used otherwise too.
+            # An identity operation returned the tangent of its operand. The result needs a variable of its
+            # own: its gradient is not that of the operand, which may have other uses.
             with core.set_current_trace(self._program):
                 tangent = copy_p.bind(tangent)
         self._taken.add(tangent.val)
         self._entries[id(value)] = (value, tangent)
 
-    def refuse(self, value: Any, reason: str) -> Any:
-        """Returns ``value`` as an array that depends on what is watched in a way that is not recorded.
+    def refuse(self, value: Tensor, reason: str) -> Any:
+        """Returns an alias of ``value`` whose dependence on watched values is not recorded.
 
-        Differentiating what is computed from it raises ``UnsupportedError``, with the reason.
+        Differentiating a result that is computed from it raises ``UnsupportedError`` with the reason.
         """
         if _has_no_tangent(value):
             return value
-        value = another_object(value)
+        value = alias_of(value)
         scalar = core.ShapedArray((), value.dtype)
         with core.set_current_trace(self._program):
             anchor = self._program.new_arg(scalar, source_info_util.current())
@@ -196,11 +208,11 @@ class Record:
         self._entries[id(value)] = (value, self._not_recorded(value, [anchor], reason))
         return value
 
-    def refuse_of(self, value: Any, alias: Any, captured: Sequence[Any], reason: str) -> None:
-        """Notes that ``alias`` is ``value``, and how it depends on ``captured`` is not recorded.
+    def refuse_of(self, value: Tensor, alias: Tensor, captured: Sequence[Any], reason: str) -> None:
+        """Records ``alias`` for ``value``, without its dependence on ``captured``.
 
-        Differentiating what is computed from it with respect to something on which ``captured`` depend
-        raises ``UnsupportedError``, with the reason; otherwise its derivative is that of ``value``.
+        Differentiating a result that is computed from it with respect to a value that ``captured`` depends
+        on raises ``UnsupportedError`` with the reason; otherwise its derivative is that of ``value``.
         """
         known = self.tangent(value)
         tangent = self._not_recorded(alias, [self.tangent(each) for each in captured], reason)
@@ -209,13 +221,13 @@ class Record:
                 tangent = ad_util.add_jaxvals_p.bind(known, tangent)
         self._entries[id(alias)] = (alias, tangent)
 
-    def _not_recorded(self, value: Any, anchors: Sequence[Any], reason: str) -> Any:
+    def _not_recorded(self, value: Tensor, anchors: Sequence[Any], reason: str) -> Any:
         aval = core.typeof(value).to_tangent_aval()
         with core.set_current_trace(self._program):
             return _refused().bind(*anchors, aval=aval, reason=reason)
 
-    def equal(self, value: Any, other: Any) -> None:
-        """Notes that ``value`` is another object for the same as ``other``."""
+    def equal(self, value: Tensor, other: Tensor) -> None:
+        """Records that ``value`` is an alias of ``other``."""
         entry = self._entries.get(id(other))
         if entry is not None:
             self._entries[id(value)] = (value, entry[1])
@@ -223,12 +235,12 @@ class Record:
     def pull_back(
         self, targets: Sequence[Any], cotangents: Sequence[Any], sources: Sequence[Any]
     ) -> list[Any | None]:
-        """Returns the gradient with respect to each source; ``None`` where nothing connects them.
+        """Returns the gradient with respect to each source; ``None`` for an unconnected source.
 
         Args:
-            targets: From ``tangent``.
+            targets: Tangent variables, from ``tangent``.
             cotangents: An array for each target, of its shape and dtype.
-            sources: From ``tangent``, inputs or not, each of them once.
+            sources: Distinct tangent variables, from ``tangent``: inputs or intermediate values.
         """
         jaxpr, consts = self._program.to_jaxpr(
             list(targets), _debug_info().with_unknown_names(), source_info_util.current()
@@ -248,19 +260,19 @@ class Record:
         return [None if type(result) is ad.Zero else result for result in results]
 
 
-def _has_no_tangent(value: Any) -> bool:
+def _has_no_tangent(value: Tensor) -> bool:
     return bool(core.typeof(value).to_tangent_aval().dtype == jax.dtypes.float0)
 
 
 @functools.cache
 def _refused() -> Any:
-    """Returns an operation of the linear program that has no transpose."""
+    """Returns a primitive of the linear program whose transpose raises the reason."""
     primitive = core.Primitive("not_recorded")
 
-    def abstract_result(*anchors: Any, aval: Any, reason: str) -> Any:
+    def abstract_result(*anchors: Tensor, aval: ArraySpec, reason: str) -> Any:
         return aval
 
-    def transposed(cotangent: Any, *anchors: Any, aval: Any, reason: str) -> Any:
+    def transposed(cotangent: Tensor, *anchors: Tensor, aval: ArraySpec, reason: str) -> Any:
         if type(cotangent) is ad.Zero:
             return [ad.Zero(a.aval) if ad.is_undefined_primal(a) else None for a in anchors]
         raise UnsupportedError(reason)
@@ -274,19 +286,19 @@ def _debug_info() -> Any:
     return debug_info("GradientTape", lambda: None, (), {})
 
 
-def _with_inputs(jaxpr: Any, wanted: Sequence[Any], trace: Any) -> tuple[Any, list[bool]]:
-    """Returns a jaxpr whose first inputs are changes of the variables in ``wanted``.
+def _with_inputs(jaxpr: Jaxpr, wanted: Sequence[Any], trace: Trace) -> tuple[Any, list[bool]]:
+    """Returns a jaxpr whose first inputs are perturbations of the variables in ``wanted``.
 
-    A variable that an equation defines gets an input added to it: the gradient with respect to that is the
-    one with respect to the variable, and those of what comes before it are still found. Equations that
-    depend on none of ``wanted`` are left out, for their derivatives would be computed for nobody.
+    A new input is added to each variable that an equation defines: the gradient with respect to that input
+    is the gradient with respect to the variable, and gradients still flow to what the variable depends on.
+    Equations that depend on none of ``wanted`` are dropped, because nothing needs their derivatives.
 
     Returns:
-        The jaxpr, with the outputs that depend on ``wanted`` alone, and of each output whether it does.
+        The jaxpr, with only the outputs that depend on ``wanted``; and whether each output does.
     """
     inputs = set(jaxpr.invars)
     change = {var: var if var in inputs else trace.frame.newvar(var.aval) for var in wanted}
-    # What stands for a variable; what depends on nothing wanted is not there.
+    # The current variable for each variable that depends on `wanted`.
     now: dict[Any, Any] = {var: var for var in wanted if var in inputs}
     idle: dict[Any, None] = {}
     linear = set(jaxpr.invars)
@@ -335,50 +347,52 @@ def _with_inputs(jaxpr: Any, wanted: Sequence[Any], trace: Any) -> tuple[Any, li
 
 
 class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
-    """Computes in the trace around it and notes derivatives in a record.
+    """Computes in the trace around it, and records derivatives.
 
     Args:
-        record: Where derivatives go.
+        record: The record of the derivatives.
         parent: The trace that computes.
 
     Attributes:
-        sees_through: Says to ``core.tracing`` that what is traced is what ``parent_trace`` traces.
-        open: Whether the block that it belongs to has not been left.
+        sees_through: Tells ``jax_compat.tracing`` that ``parent_trace`` is what computes.
+        open: Whether the block of the trace is still active.
     """
 
     sees_through = True
 
-    def __init__(self, record: Record, parent: Any) -> None:
+    def __init__(self, record: Record, parent: Trace) -> None:
         super().__init__(parent, record.program, True)
         self.record = record
         self.open = True
 
-    def knows(self, value: Any) -> bool:
-        """Returns whether it would record what is computed from ``value``."""
+    def knows(self, value: Tensor) -> bool:
+        """Returns whether the trace would record a result that is computed from ``value``."""
         return self._records() and self.record.tangent(value) is not None
 
     def _records(self) -> bool:
         return self.open and not self.record.paused
 
-    def to_primal_tangent_pair(self, val: Any) -> tuple[Any, Any]:
-        """Returns a value and its derivative, which is symbolically zero if the record does not know it.
+    def to_primal_tangent_pair(self, val: Tensor) -> tuple[Any, Any]:
+        """Returns a value and its derivative, which is a symbolic zero if the record does not know it.
 
-        A NumPy array that can be changed becomes a copy: the record uses it when a gradient is asked for.
+        A writable NumPy array is copied: the record uses it when a gradient is computed later.
         """
         if isinstance(val, np.ndarray):
             val = owned(val)
         tangent = self.record.tangent(val) if self._records() else None
         return (val, ad.p2tz(val)) if tangent is None else (val, tangent)
 
-    def stage_value(self, val: Any) -> Any:
+    def stage_value(self, val: Tensor) -> Any:
         """Returns ``val`` as an array of the trace that computes."""
         staged = self.parent_trace.stage_value(val)
         if staged is not val:
             self.record.equal(staged, val)
         return staged
 
-    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
-        """Computes an operation, and notes its derivative if it has one."""
+    def process_primitive(
+        self, primitive: Primitive, tracers: Sequence[Tracer], params: EquationParams, /
+    ) -> Any:
+        """Computes an operation, and records its derivative if it has one."""
         if self._records():
             captured = captured_in(params)
             if captured and any(self.record.tangent(const) is not None for const in captured):
@@ -392,7 +406,7 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
                 and primitive.name == "cond"
                 and isinstance(base_of(self), pe.DynamicJaxprTrace)
             ):
-                # JAX would make a program of it that cannot be compiled.
+                # JAX would stage a program that cannot be compiled.
                 raise UnsupportedError(_CAPTURED_BY_RULE.format(kind="jax.custom_jvp"))
             results = super().process_primitive(primitive, tracers, params)
             if lost:
@@ -405,9 +419,15 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
         return self._left(results)
 
     def process_custom_jvp_call(
-        self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFunction,
+        jvp: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
-        """Computes a function that has a derivative of its own."""
+        """Computes a function with a custom JVP rule."""
         captures = Captures(self.knows, self.alias)
         fun, jvp = watching(fun, captures), watching(jvp, captures)
         results = super().process_custom_jvp_call(primitive, fun, jvp, tracers, **params)
@@ -415,9 +435,16 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
         return self._without_captured(left, captures.close(), "jax.custom_jvp")
 
     def process_custom_vjp_call(
-        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFunction,
+        fwd: WrappedFunction,
+        bwd: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
-        """Likewise."""
+        """Computes a function with a custom VJP rule."""
         captures = Captures(self.knows, self.alias)
         fun, fwd = watching(fun, captures), watching(fwd, captures)
         results = super().process_custom_vjp_call(primitive, fun, fwd, bwd, tracers, **params)
@@ -427,7 +454,7 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
     def _without_captured(
         self, results: Sequence[Any], captured: list[Any], kind: str
     ) -> list[Any]:
-        """Returns results whose derivatives with respect to captured values are not known."""
+        """Returns results whose derivatives with respect to captured values are unknown."""
         if not captured:
             return list(results)
         reason = _CAPTURED_BY_RULE.format(kind=kind)
@@ -440,16 +467,16 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
             made.append(alias)
         return made
 
-    def process_call(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes a function as a whole."""
+    def process_call(self, *args: PyTree, **kwargs: Any) -> Any:
+        """Computes a call of a function."""
         return [self._left(result) for result in super().process_call(*args, **kwargs)]
 
-    def process_shard_map(self, *args: Any, **kwargs: Any) -> Any:
+    def process_shard_map(self, *args: PyTree, **kwargs: Any) -> Any:
         """Computes a function on every device."""
         return super().process_shard_map(*args, **kwargs).map(self._left)
 
-    def _left(self, result: Any) -> Any:
-        """Returns a result as the array that it is, and notes its derivative."""
+    def _left(self, result: Tensor) -> Any:
+        """Returns a result as a plain array, and records its derivative."""
         if isinstance(result, ad.LinearizeTracer) and result._trace is self:
             value, tangent = result.primal, result.tangent
             if self.record.tangent(value) is not None:
@@ -457,32 +484,35 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
             self.record.note(value, tangent)
             return value
         if self.record.tangent(result) is not None:
-            # An operand comes out as it is, but without a derivative: stop_gradient does that.
+            # The operation returned its operand without a derivative, as stop_gradient does. An alias keeps
+            # the record from finding the derivative of the operand.
             return self.alias(result)
         return result
 
-    def alias(self, value: Any) -> Any:
-        """Returns another object for the same array, which only the records around this one know."""
-        made = another_object(value)
+    def alias(self, value: Tensor) -> Any:
+        """Returns an alias of an array that only the records around this one know."""
+        made = alias_of(value)
         trace = self.parent_trace
         while isinstance(trace, RecordingTrace):
             trace.record.equal(made, value)
             trace = trace.parent_trace
         return made
 
-    def _inline(self, primitive: Any, tracers: Any, params: Any) -> Any:
-        """Computes a compiled function that has watched values in it, operation by operation."""
+    def _inline(
+        self, primitive: Primitive, tracers: Sequence[Tracer], params: EquationParams
+    ) -> Any:
+        """Computes a compiled function that captures watched values, operation by operation."""
         jaxpr = params.get("jaxpr")
         if primitive.name not in _JIT or not isinstance(jaxpr, core.ClosedJaxpr):
             raise UnsupportedError(
                 f"GradientTape cannot differentiate {primitive.name} with respect to an array that the "
-                "functions in it use without being given it. Pass the array as an argument."
+                "functions in it capture. Pass the array as an argument."
             )
         with core.set_current_trace(self):
             return self._evaluated(jaxpr.jaxpr, [*jaxpr.consts, *tracers])
 
-    def _evaluated(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
-        """Computes a jaxpr one equation after the other, each of which this trace hears of."""
+    def _evaluated(self, jaxpr: Jaxpr, operands: Sequence[Any]) -> list[Any]:
+        """Evaluates a jaxpr equation by equation under this trace."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], operands, strict=True))
         for eqn in jaxpr.eqns:
             given = [v for v in dict.fromkeys(eqn.invars) if not isinstance(v, core.Literal)]
@@ -495,7 +525,7 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
                 debug_info=jaxpr.debug_info.with_unknown_names(),
             )
             results = core.eval_jaxpr(one, (), *(env[v] for v in given))
-            # Its first operands are what it captures, which its rule is not told.
+            # Its first operands are captured values, which its rule does not cover.
             if eqn.primitive.name == "custom_jvp_call":
                 consts = [env.get(v) for v in eqn.invars[: eqn.params["num_consts"]]]
                 lost = [const for const in consts if self.record.tangent(const) is not None]
@@ -504,12 +534,12 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
         return [v.val if isinstance(v, core.Literal) else env[v] for v in jaxpr.outvars]
 
 
-def another_object(value: Any, kind: Any = None) -> Any:
-    """Returns another object for the same array; nothing is copied.
+def alias_of(value: Tensor, kind: Any = None) -> Any:
+    """Returns another Python object for the same array, without a copy.
 
     Args:
         value: The array.
-        kind: Of which class it is to be, derived from that of a traced array.
+        kind: The class of the new object, a subclass of the class of a traced array.
     """
     if isinstance(value, ArrayImpl):
         return ArrayImpl(
@@ -519,7 +549,7 @@ def another_object(value: Any, kind: Any = None) -> Any:
         return value
     is_staged = isinstance(value, pe.DynamicJaxprTracer)
     if is_staged and value.val in value._trace.frame.constvar_to_val:
-        # JAX forgets a constant when the first tracer of it is gone.
+        # JAX drops a constant of a trace when the first tracer of it dies.
         with core.set_current_trace(base_of(current_trace())):
             return copy_p.bind(value)
     made = object.__new__(type(value) if kind is None else kind)

@@ -1,4 +1,4 @@
-"""JAX's backends that run, without starting one."""
+"""Lists the running backends of JAX, without starting one."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ __all__ = ["running_backends"]
 
 
 def running_backends() -> list[Any]:
-    """Returns the clients of devices that this process has started; none if it has not yet."""
+    """Returns the backends that this process has started; empty if it has not started any."""
     return list(xla_bridge._backends.values())

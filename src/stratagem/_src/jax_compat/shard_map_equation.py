@@ -1,10 +1,12 @@
-"""What JAX keeps of a ``jax.shard_map`` in a jaxpr."""
+"""Reads ``jax.shard_map`` equations of a jaxpr."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh, PartitionSpec
+
+from stratagem._src.core.types import Equation
 
 __all__ = ["MappedEquation", "mapped_equation"]
 
@@ -13,9 +15,9 @@ class MappedEquation(NamedTuple):
     """A function that is mapped over all axes of a mesh.
 
     Attributes:
-        jaxpr: What one device computes.
-        in_specs: How each operand is divided.
-        out_specs: How each result is put together.
+        jaxpr: The program of one device.
+        in_specs: How each operand is sharded.
+        out_specs: How each result is sharded.
     """
 
     jaxpr: Any
@@ -23,11 +25,11 @@ class MappedEquation(NamedTuple):
     out_specs: tuple[PartitionSpec, ...]
 
 
-def mapped_equation(eqn: Any, mesh: Mesh) -> MappedEquation | None:
-    """Returns what an equation maps over all axes of ``mesh``.
+def mapped_equation(eqn: Equation, mesh: Mesh) -> MappedEquation | None:
+    """Returns the function that an equation maps over all axes of ``mesh``.
 
-    ``None`` where it does something else: maps over another mesh, or leaves some axes to XLA, or lets
-    JAX check and change what is equal on all devices; and where JAX does not say.
+    ``None`` for any other equation: one that maps over another mesh, leaves some axes to XLA, or lets JAX
+    check replication (``check_vma``); and if JAX has changed.
     """
     if eqn.primitive.name != "shard_map":
         return None

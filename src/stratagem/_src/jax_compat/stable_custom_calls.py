@@ -1,10 +1,10 @@
-"""The XLA custom calls that ``jax.export`` puts into files: JAX's own, of which it keeps the meaning."""
+"""The XLA custom calls that ``jax.export`` allows in files: JAX guarantees that their meaning is stable."""
 
 from __future__ import annotations
 
 __all__ = ["stable_custom_calls"]
 
-# What JAX itself puts into programs without linear algebra.
+# The custom calls that JAX itself generates in programs without linear algebra.
 _ALWAYS = frozenset(
     {
         "Sharding",
@@ -17,10 +17,10 @@ _ALWAYS = frozenset(
 
 
 def stable_custom_calls() -> frozenset[str]:
-    """Returns the names of the custom calls that ``jax.export`` exports without being told to.
+    """Returns the names of the custom calls that ``jax.export`` exports by default.
 
-    Where JAX does not say, the few that any program may have: models with linear algebra are refused
-    then, rather than any model accepted.
+    If JAX has changed, only the few that any program may have: models with linear algebra are then
+    rejected, instead of accepting every model.
     """
     try:
         from jax._src.export import _export

@@ -1,4 +1,4 @@
-"""Questions about what JAX is tracing right now."""
+"""Inspects the current trace of JAX, and jaxprs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from stratagem._src.core.types import Equation, Jaxpr, PyTree, Tensor, Trace
 
 __all__ = [
     "active_trace",
@@ -29,12 +31,12 @@ __all__ = [
 
 @functools.cache
 def jax_core() -> Any:
-    """Returns ``jax.extend.core``, which takes a third as long to import as all of this library."""
+    """Returns ``jax.extend.core``. Imported lazily: it takes a third of this library's import time."""
     return importlib.import_module("jax.extend.core")
 
 
-def is_tracer(value: Any) -> bool:
-    """Returns whether ``value`` stands for an array that is only known on the device."""
+def is_tracer(value: Tensor) -> bool:
+    """Returns whether ``value`` is a tracer: an array whose value is not known yet."""
     return isinstance(value, jax.core.Tracer)
 
 
@@ -48,7 +50,7 @@ def trace_state() -> Any:
 
 
 def active_trace() -> Any:
-    """Returns the innermost trace, for ``in_trace``; one that only records is none."""
+    """Returns the innermost trace that computes, for ``in_trace``; recording traces do not count."""
     return _seen_through(_innermost_trace())
 
 
@@ -57,15 +59,15 @@ def _innermost_trace() -> Any:
         return trace
 
 
-def _seen_through(trace: Any) -> Any:
+def _seen_through(trace: Trace) -> Any:
     """Returns the trace that computes what traces of a gradient tape record."""
     while getattr(trace, "sees_through", False):
         trace = trace.parent_trace
     return trace
 
 
-def in_trace(trace: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes operations of the block part of ``trace``, whichever trace is innermost.
+def in_trace(trace: Trace) -> contextlib.AbstractContextManager[Any]:
+    """Stages operations of the block into ``trace``, whichever trace is innermost.
 
     Args:
         trace: A trace around the caller, from ``active_trace``.
@@ -86,24 +88,24 @@ def under_trace() -> bool:
 
 
 def under_jit() -> bool:
-    """Returns whether operations are being staged into a program instead of run."""
+    """Returns whether operations are staged into a program instead of evaluated."""
     return under_trace() and is_tracer(jnp.zeros(()))
 
 
-def mentioned_variables(jaxpr: Any) -> set[int]:
+def mentioned_variables(jaxpr: Jaxpr) -> set[int]:
     """Returns the identities of the jaxpr's variables that are used or returned."""
     return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
 
 
-def with_constvars(jaxpr: Any, constvars: Sequence[Any], **changes: Any) -> Any:
-    """Returns ``jaxpr`` with other constants, and whatever else is changed."""
+def with_constvars(jaxpr: Jaxpr, constvars: Sequence[Any], **changes: Any) -> Any:
+    """Returns ``jaxpr`` with other constants and other changes."""
     if hasattr(jaxpr, "consts"):
-        # Since JAX 0.12 a jaxpr has a value for each constant, and takes the others for inputs.
+        # Since JAX 0.12 a jaxpr holds a value for each constant, and treats the other constvars as inputs.
         changes["consts"] = [None] * len(constvars)
     return jaxpr.replace(constvars=list(constvars), **changes)
 
 
-def all_equations(jaxpr: Any) -> Iterator[Any]:
+def all_equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """Yields the equations of a jaxpr and of the jaxprs in them."""
     for eqn in jaxpr.eqns:
         yield eqn
@@ -111,18 +113,18 @@ def all_equations(jaxpr: Any) -> Iterator[Any]:
             yield from all_equations(inner)
 
 
-def inner_jaxprs(eqn: Any) -> list[Any]:
+def inner_jaxprs(eqn: Equation) -> list[Any]:
     """Returns the jaxprs in an equation."""
     leaves = jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
     return [getattr(leaf, "jaxpr", leaf) for leaf in leaves if _is_jaxpr(leaf)]
 
 
-def _is_jaxpr(value: Any) -> bool:
+def _is_jaxpr(value: Tensor) -> bool:
     return isinstance(value, (jax_core().Jaxpr, jax_core().ClosedJaxpr))
 
 
-def outputs_that_depend_on_inputs(fn: Callable[..., Any], *args: Any) -> list[bool]:
-    """Returns of each array that ``fn`` returns whether it depends on the arguments' values.
+def outputs_that_depend_on_inputs(fn: Callable[..., Any], *args: PyTree) -> list[bool]:
+    """Returns whether each array that ``fn`` returns depends on the values of the arguments.
 
     >>> outputs_that_depend_on_inputs(lambda x: (jnp.zeros_like(x), x + 1), 2.0)
     [False, True]

@@ -1,8 +1,8 @@
-"""XLA's flags, which it reads once: when the first backend starts.
+"""Sets XLA's flags, which XLA reads once, when the first backend starts.
 
-XLA ends the process when a device waits for another in a collective for 40 seconds. On a busy machine that
-is not a deadlock: it is a callback, a debugger, or another program that has the processor. So the limit
-is out of reach, unless the user has set it.
+XLA aborts the process when a device waits for another in a collective for 40 seconds. On a busy machine
+such a wait is not a deadlock but a callback, a debugger, or another program that uses the CPU. So the
+timeout is raised to 30 days, unless the user has set it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["added_to_xla_flags", "be_patient_in_collectives", "patient_in_collectives"]
+from stratagem._src.core.types import PyTree
 
-_PATIENCE = {
+__all__ = ["added_to_xla_flags", "raise_collective_timeouts", "raised_collective_timeouts"]
+
+_COLLECTIVE_TIMEOUTS = {
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "--xla_cpu_collective_call_terminate_timeout_seconds": 30 * 24 * 3600,
 }
@@ -27,7 +29,7 @@ def added_to_xla_flags(*flags: str) -> Iterator[None]:
     """Adds flags to those of the environment, for a backend that starts in this block."""
     before = os.environ.get("XLA_FLAGS")
     if not flags or (before or "").strip()[:1] not in ("", "-"):
-        yield  # it names a file of flags, which stands alone
+        yield  # XLA_FLAGS names a file of flags, to which nothing can be added
         return
     os.environ["XLA_FLAGS"] = " ".join([before or "", *flags]).strip()
     try:
@@ -40,20 +42,22 @@ def added_to_xla_flags(*flags: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def patient_in_collectives() -> Iterator[None]:
-    """Lets collectives of a CPU backend that starts in this block wait."""
+def raised_collective_timeouts() -> Iterator[None]:
+    """Raises the timeouts of collectives for a CPU backend that starts in this block."""
     chosen = os.environ.get("XLA_FLAGS", "")
-    added = [f"{name}={value}" for name, value in _PATIENCE.items() if name not in chosen]
+    added = [
+        f"{name}={value}" for name, value in _COLLECTIVE_TIMEOUTS.items() if name not in chosen
+    ]
     with added_to_xla_flags(*added):
         yield
 
 
-def be_patient_in_collectives() -> None:
-    """Lets collectives on CPU wait, in a backend that JAX starts from now on.
+def raise_collective_timeouts() -> None:
+    """Raises the timeouts of CPU collectives for backends that JAX starts from now on.
 
-    Nothing to do where JAX has changed.
+    Does nothing if JAX has changed.
     """
-    # Imported when used: the library can be imported without JAX.
+    # Imported lazily: the library can be imported without JAX.
     from jax._src import xla_bridge
 
     factories: Any = getattr(xla_bridge, "_backend_factories", {})
@@ -63,8 +67,8 @@ def be_patient_in_collectives() -> None:
         return
 
     @functools.wraps(make)
-    def make_patient(*args: Any, **kwargs: Any) -> Any:
-        with patient_in_collectives():
+    def make_with_timeouts(*args: PyTree, **kwargs: Any) -> Any:
+        with raised_collective_timeouts():
             return make(*args, **kwargs)
 
-    factories["cpu"] = dataclasses.replace(registered, factory=make_patient)
+    factories["cpu"] = dataclasses.replace(registered, factory=make_with_timeouts)

@@ -1,1 +1,1 @@
-"""The devices of a program: replicas, their logical devices, TPU topologies, and programs in flight."""
+"""The devices of a program: replica groups, logical devices, TPU topologies, and the dispatch queue."""

@@ -1,4 +1,4 @@
-"""``addressable_shards``: all pieces of an array on this process's devices, also after an interrupt."""
+"""``addressable_shards``: all shards of an array on this process's devices, even after an interrupt."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["addressable_shards"]
 
 
 def addressable_shards(array: jax.Array) -> Sequence[jax.Shard]:
-    """Returns the piece of a concrete array on each device of this process that it lies on.
+    """Returns the shards of a concrete array on the devices of this process.
 
-    JAX makes an array's pieces when they are asked for, one after the other, and keeps them. If an
-    interrupt (Ctrl-C) comes between two of them it keeps those that it has made, and takes them for all
-    from then on. The array itself is whole: programs read it, and its copy has all pieces.
+    JAX creates the shards on first use, one after the other, and caches the list. An interrupt (Ctrl-C)
+    between two of them leaves an incomplete list in the cache. The array itself is intact: programs can
+    read it, and a copy of it has all shards.
     """
     shards = array.addressable_shards
     if len(shards) == len(array.sharding.addressable_devices):

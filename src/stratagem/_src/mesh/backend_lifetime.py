@@ -1,7 +1,7 @@
-"""How long JAX's devices last: until the workers of a job form anew, which ends the backend.
+"""The lifetime of JAX's devices: it ends when the workers of an elastic job re-form.
 
-Whatever is made for devices and kept for later depends on it: by a weak reference to the lifetime, which
-goes when they do, or by a function that forgets it.
+Then the JAX backend restarts. Caches of anything that belongs to devices depend on it: through a weak
+reference to the lifetime, which dies with the devices, or through a callback that clears the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["BackendLifetime", "backend_lifetime", "end_backend_lifetime", "when_
 
 
 class BackendLifetime:
-    """The time for which the devices of this process are the ones they are."""
+    """The period during which the devices of this process stay the same."""
 
 
 _lifetime = BackendLifetime()
@@ -21,18 +21,18 @@ _forgetting: list[Callable[[], None]] = []
 
 
 def backend_lifetime() -> weakref.ref[BackendLifetime]:
-    """Returns a reference that is dead when the devices of now are gone."""
+    """Returns a weak reference that dies with the current devices."""
     return weakref.ref(_lifetime)
 
 
 def when_backend_ends(forget: Callable[[], None]) -> Callable[[], None]:
-    """Has ``forget`` called whenever the devices go; returns it. For caches of modules."""
+    """Calls ``forget`` whenever the backend ends; returns it. For module-level caches."""
     _forgetting.append(forget)
     return forget
 
 
 def end_backend_lifetime() -> None:
-    """Forgets what was made for the devices of before."""
+    """Clears the caches of the previous devices."""
     global _lifetime
     _lifetime = BackendLifetime()
     for forget in _forgetting:

@@ -68,11 +68,11 @@ class DeviceAssignment:
 
         Args:
             topology: What ``initialize_tpu_system`` returned.
-            computation_shape: How many cores a replica has in each of the four directions of the
+            computation_shape: The number of cores of a replica in each of the four dimensions of the
                 topology; their product is its number of logical devices. Default: one core.
-            computation_stride: Distance between a replica's neighbouring cores in each direction;
+            computation_stride: Distance between a replica's neighbouring cores in each dimension;
                 other replicas get the cores between them. Default: 1.
-            num_replicas: How many replicas to place.
+            num_replicas: The number of replicas to place.
 
         Raises:
             DeviceError: If a shape does not fit the topology, or too few replicas fit.
@@ -96,9 +96,9 @@ class DeviceAssignment:
             raise DeviceError(
                 f"{num_replicas} replica(s) of the computation_shape {shape.tolist()} with the stride "
                 f"{stride.tolist()} must fit the topology of shape {topology.mesh_shape.tolist()}, but "
-                f"{len(placed)} do. Use a smaller shape or fewer replicas."
+                f"only {len(placed)} fit. Use a smaller shape or fewer replicas."
             )
-        # Host by host, as input is divided.
+        # In the order of the hosts, because the input is sharded in that order.
         placed.sort(key=lambda cores: topology.devices.index(topology.device_at(cores[0])))
         return DeviceAssignment(topology, np.stack(placed[:num_replicas]))
 
@@ -151,7 +151,7 @@ class DeviceAssignment:
         return found
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """Returns the number that a replica's logical core has on its host."""
+        """Returns the index of a replica's logical core on its host."""
         at = self.coordinates(replica, logical_core)
         return self._topology.tpu_device_ordinal_at_coordinates(at)
 
@@ -178,7 +178,7 @@ def _four_counts(
     given = np.asarray([1] * topology.mesh_rank if counts is None else counts)
     if given.shape != (topology.mesh_rank,) or given.dtype.kind != "i" or (given < 1).any():
         raise DeviceError(
-            f"{name} must have {topology.mesh_rank} whole numbers >= 1, one for each direction of the "
+            f"{name} must have {topology.mesh_rank} integers >= 1, one for each dimension of the "
             f"topology, got {counts}."
         )
     return given

@@ -1,4 +1,4 @@
-"""From device names to JAX devices, and virtual CPU devices on demand."""
+"""Resolves device names to JAX devices, and creates virtual CPU devices on demand."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def _process_name(process: int) -> tuple[str, int]:
 def resolve_devices(
     devices: Iterable[str | jax.Device] | str | jax.Device | None = None,
 ) -> tuple[jax.Device, ...]:
-    """Returns the JAX devices meant by names, devices, or nothing.
+    """Returns the JAX devices for names, devices, or nothing.
 
-    Nothing (``None`` or empty) means every local accelerator, or where there is none every local
-    CPU device. CPU devices that do not exist yet are provided if the backend has not started.
+    Nothing (``None`` or empty) means every local accelerator, or every local CPU device if there is no
+    accelerator. Missing virtual CPU devices are created if the backend has not started.
 
     Raises:
         DeviceError: If a name is malformed, unknown, or given twice.

@@ -1,12 +1,12 @@
-"""The one place that decides how many programs may be in flight.
+"""The dispatch queue: the only place that launches programs, and decides how many may be in flight.
 
 XLA's in-process collectives on CPU share one thread pool: programs queued behind each other can take
 all of its threads while each waits for the other's participants, and XLA then aborts the process. So
 with several CPU devices a program is launched only when the one before it has finished. Elsewhere
 dispatch stays asynchronous.
 
-A program of several processes is launched when all of them are to launch the same, by whoever watches
-over these processes, so that one that is gone ends in an error and not in a wait without end.
+The process monitor launches programs of several processes. It checks that all processes are about to launch
+the same program, and turns the loss of a process into an error instead of an endless wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import jax
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.jax_compat.forked_child import end_children_without_xla
+from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.forked_child import skip_xla_teardown_in_children
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -29,37 +30,37 @@ __all__ = [
     "QUEUE",
     "Comparison",
     "Listing",
-    "ProcessWatch",
+    "ProcessMonitor",
     "ProgramLine",
     "check_not_in_callback",
-    "has_process_watch",
+    "has_process_monitor",
     "in_host_callback",
     "interrupting_error",
     "launch",
-    "process_watch",
+    "process_monitor",
     "run_in_turn",
     "runs_in_callback",
+    "set_process_monitor",
     "wait_for_previous",
-    "watch_processes",
 ]
 
 Result = TypeVar("Result")
 
-end_children_without_xla()
+skip_xla_teardown_in_children()
 
 LAUNCH_LOCK = threading.RLock()
-"""Held from waiting for the program before until the next one is launched.
+"""Held from waiting for the previous program until the next one is launched.
 
-Reentrant for the sake of signal handlers: one that interrupts a launch may read a variable, for which a
-program may have to run; see ``run_in_turn``.
+Reentrant for signal handlers: one that interrupts a launch may read a variable, which may have to run a
+program; see ``run_in_turn``.
 """
 
 
 class _Queue:
-    """What the thread that holds ``LAUNCH_LOCK`` is doing.
+    """The state of the queue, guarded by ``LAUNCH_LOCK``.
 
     Attributes:
-        busy: Whether a program is to be launched next.
+        busy: Whether the thread that holds the lock is about to launch a program.
         in_flight: An array of the program that was launched last, to wait for.
     """
 
@@ -82,7 +83,7 @@ _callback = _Callback()
 
 @contextlib.contextmanager
 def in_host_callback() -> Iterator[None]:
-    """Marks code that a running program calls back, and that must not wait for that program."""
+    """Marks the block as a host callback of a running program, which must not wait for that program."""
     before, _callback.active = _callback.active, True
     try:
         yield
@@ -91,32 +92,32 @@ def in_host_callback() -> Iterator[None]:
 
 
 def runs_in_callback() -> bool:
-    """Returns whether a running program has called the code back."""
+    """Returns whether the code runs in a host callback."""
     return _callback.active
 
 
 def interrupting_error() -> ContextError:
-    """Returns what a step or an update raises in a signal handler that interrupts another one."""
+    """Returns the error of a step or an update in a signal handler that interrupts another one."""
     return ContextError(
         "A signal handler cannot run a step, update a variable or call strategy.run() while it interrupts "
-        "a step, an update or a run of the same thread: that one has not ended and cannot go on before "
-        "the handler returns. Set a flag in the handler, and do it in the loop when the flag is set. "
-        "Reading variables and saving a Checkpoint work in a handler."
+        "a step, an update or a run of the same thread, which cannot continue before the handler returns. "
+        "Set a flag in the handler, and do it in the training loop when the flag is set. Reading variables "
+        "and saving a Checkpoint work in a handler."
     )
 
 
 def run_in_turn(launch: Callable[[], Result], *, reads_only: bool = False) -> Result:
-    """Calls what launches the next program, after the one before has finished.
+    """Launches the next program, after the previous one has finished.
 
     Args:
-        launch: Launches it, and notes it in ``QUEUE``.
-        reads_only: Whether a signal handler that interrupts another turn may launch it too.
+        launch: Launches the program, and records it in ``QUEUE``.
+        reads_only: Whether a signal handler may launch it while it interrupts another launch.
 
     Raises:
-        ContextError: In a handler that interrupts another turn, unless ``reads_only``.
+        ContextError: In a signal handler that interrupts another launch, unless ``reads_only``.
     """
-    # A function and no context manager of Python's: an interrupt after it has been entered, and before
-    # the block begins, would leave the lock taken.
+    # Not a context manager written in Python: an interrupt after it is entered and before its block begins
+    # would leave the lock acquired.
     with LAUNCH_LOCK:
         nested = QUEUE.busy
         if nested and not reads_only:
@@ -126,7 +127,8 @@ def run_in_turn(launch: Callable[[], Result], *, reads_only: bool = False) -> Re
             wait_for_previous()
             result = launch()
             if nested:
-                # The turn that was interrupted has waited for the program before, and will not again.
+                # The interrupted launch has already waited for the previous program, and does not wait for
+                # this one.
                 wait_for_previous()
             return result
         finally:
@@ -134,13 +136,13 @@ def run_in_turn(launch: Callable[[], Result], *, reads_only: bool = False) -> Re
 
 
 def wait_for_previous() -> None:
-    """Waits until the program before has finished; the caller holds ``LAUNCH_LOCK``."""
+    """Waits until the previous program has finished. The caller holds ``LAUNCH_LOCK``."""
     in_flight = QUEUE.in_flight
     if in_flight is not None:
         try:  # noqa: SIM105  (suppress is slow)
             in_flight.block_until_ready()
         except Exception:
-            # Deleted since, or failed: its own reader is told, this program has nothing to do with it.
+            # Deleted or failed: the error belongs to those who read its results.
             pass
 
 
@@ -154,7 +156,7 @@ def check_not_in_callback() -> None:
         raise ContextError(
             "A host callback (jax.pure_callback, io_callback, jax.debug.callback) of a compiled step "
             "cannot run another program with collectives: the step waits for the callback. Return the "
-            "value from the callback and go on after the step."
+            "value from the callback and continue after the step."
         )
 
 
@@ -164,11 +166,11 @@ def _forget_launched() -> None:
 
 
 class Comparison(NamedTuple):
-    """What several processes find when they compare.
+    """The result of a comparison between processes.
 
     Attributes:
-        said: What they said, each thing once.
-        num_common: How many of their first entries are the same in all of them.
+        said: The distinct values that the processes passed.
+        num_common: The number of leading entries that are the same in all processes.
     """
 
     said: list[Any]
@@ -179,8 +181,8 @@ class ProgramLine(NamedTuple):
     """A line of a program's text.
 
     Attributes:
-        compared: What is equal in all processes that have the same program.
-        shown: The same for readers, with the place in the user's code.
+        compared: The text to compare, equal in all processes with the same program.
+        shown: The text to show, with the location in the user's code.
     """
 
     compared: str
@@ -188,35 +190,37 @@ class ProgramLine(NamedTuple):
 
 
 Listing = Callable[[], Sequence[ProgramLine]]
-"""Returns a program's text, line by line. Called only where programs differ."""
+"""Returns a program's text, line by line. Called only if programs differ."""
 
 
-class ProcessWatch(Protocol):
-    """Watches over what several processes do together."""
+class ProcessMonitor(Protocol):
+    """Monitors and coordinates the processes of a multi-process job."""
 
     waits_for_programs: bool
-    """Whether ``run`` returns when the results are there; else it may be that they never come."""
+    """Whether ``run`` returns only when the results are ready; otherwise they may never become ready."""
 
     def before_launch(self, name: str, fingerprint: str, listing: Listing | None = None) -> None:
-        """Makes sure that all processes are to launch the same program.
+        """Checks that all processes are about to launch the same program.
 
         Args:
-            name: What it is called in messages.
+            name: The name of the program in messages.
             fingerprint: Equal for the same program in all processes.
-            listing: For programs of one name that differ: the first line that does is shown.
+            listing: The text of the program, to show the first line that differs.
         """
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """Launches a program and returns its results; raises if a process is gone."""
+        """Launches a program and returns its results; raises if a process is lost."""
 
-    def exchange(self, topic: str, value: Any, what: str, *, in_sequence: bool = True) -> list[Any]:
-        """Returns what every process gives, in order.
+    def all_gather_object(
+        self, topic: str, value: Tensor, what: str, *, in_sequence: bool = True
+    ) -> list[Any]:
+        """Returns the value of every process, in the order of the processes.
 
         Args:
-            topic: Exchanges of one topic happen in the same order in all processes.
+            topic: Calls of one topic happen in the same order in all processes.
             value: Plain data of this process.
-            what: What for, in messages.
-            in_sequence: Whether it belongs to the common sequence of programs.
+            what: The purpose, in messages.
+            in_sequence: Whether the call belongs to the common sequence of programs.
         """
 
     def compare(
@@ -228,54 +232,54 @@ class ProcessWatch(Protocol):
         what: str,
         cancelled: Callable[[], bool],
     ) -> Comparison | None:
-        """Returns how far the entries of all processes agree, beside the common sequence of programs.
+        """Returns how many entries of all processes agree, outside the common sequence of programs.
 
-        What each process is told does not grow with their number.
+        The size of the answer does not grow with the number of processes.
 
         Args:
-            topic: What is compared; nothing is kept of it.
-            turn: Which comparison of the topic this is.
-            said: Plain data of this process, of which there are few kinds.
+            topic: The topic of the comparison; no state of it is kept.
+            turn: The number of this comparison within the topic.
+            said: Plain data of this process, with few distinct values over all processes.
             entries: Plain data of this process, in order.
-            what: What for, in messages.
-            cancelled: Whether nobody wants to know any more; then ``None`` is returned.
+            what: The purpose, in messages.
+            cancelled: Whether the result is no longer wanted; then ``None`` is returned.
         """
 
     def begin_input(self, dataset: str, number: int) -> Callable[[], None]:
-        """Notes that this thread begins an iteration over a dataset, and waits for its first step.
+        """Records that this thread begins an iteration over a dataset and waits for its first step.
 
         Returns:
-            To be called when the step is there, or will not come.
+            A function to call when the first step has arrived, or will not.
         """
 
-    def give(self, topic: str, turn: int, said: Any) -> None:
-        """Gives this process's part of a comparison, for the others: it does not want theirs."""
+    def contribute(self, topic: str, turn: int, said: Any) -> None:
+        """Contributes to a comparison of other processes, without waiting for its result."""
 
 
-_watch: ProcessWatch | None = None
+_monitor: ProcessMonitor | None = None
 
 
-def watch_processes(watch: ProcessWatch) -> None:
-    """Sets who watches over the programs of several processes."""
-    global _watch
-    _watch = watch
+def set_process_monitor(monitor: ProcessMonitor) -> None:
+    """Sets the monitor of this multi-process job."""
+    global _monitor
+    _monitor = monitor
 
 
-def has_process_watch() -> bool:
-    """Returns whether this process is one of several that a strategy has joined."""
-    return _watch is not None
+def has_process_monitor() -> bool:
+    """Returns whether this process belongs to a multi-process job of a strategy."""
+    return _monitor is not None
 
 
-def process_watch() -> ProcessWatch:
-    """Returns who watches over the programs of several processes."""
-    if _watch is None:
+def process_monitor() -> ProcessMonitor:
+    """Returns the monitor of this multi-process job."""
+    if _monitor is None:
         raise ContextError(
-            "Devices of other processes can be used where somebody notices when one of these is lost, but "
-            "nobody watches over them here. Let MultiWorkerMirroredStrategy, TPUStrategy or "
-            "experimental_connect_to_cluster() join the processes, in place of "
+            "Devices of other processes can only be used with failure detection, but nothing monitors "
+            "these processes. Let MultiWorkerMirroredStrategy, TPUStrategy or "
+            "experimental_connect_to_cluster() connect the processes, instead of "
             "jax.distributed.initialize()."
         )
-    return _watch
+    return _monitor
 
 
 def launch(
@@ -287,7 +291,7 @@ def launch(
         program: A ``jax.jit`` function that returns a list of arrays.
         args: Its arguments.
         group: The devices between which the program may contain collectives.
-        name: What it does; the same in all processes.
+        name: A description of the program; the same in all processes.
     """
     if group is None or not (group.serialize_programs or group.spans_processes):
         return program(*args)
@@ -295,7 +299,7 @@ def launch(
 
     def next_program() -> Any:
         if group.spans_processes:
-            return _launch_together(program, args, name)
+            return _launch_on_all_processes(program, args, name)
         results = program(*args)
         if results and not is_tracer(results[0]):
             QUEUE.in_flight = results[0]
@@ -304,9 +308,9 @@ def launch(
     return run_in_turn(next_program, reads_only=True)
 
 
-def _launch_together(program: Callable[..., Any], args: tuple[Any, ...], name: str) -> Any:
+def _launch_on_all_processes(program: Callable[..., Any], args: tuple[Any, ...], name: str) -> Any:
     shapes = [f"{array.dtype}{list(array.shape)}" for array in jax.tree.leaves(args)]
     described = f"{name} of {', '.join(shapes)}"
-    watch = process_watch()
-    watch.before_launch(described, described)
-    return watch.run(lambda: program(*args))
+    monitor = process_monitor()
+    monitor.before_launch(described, described)
+    return monitor.run(lambda: program(*args))

@@ -1,11 +1,11 @@
-"""Replicas that have several devices each, their logical devices.
+"""Replicas with several devices each (model parallelism), their logical devices.
 
 The mesh has the axis ``"replica"`` and, for the logical devices of a replica, one axis for each prime
-factor of their number: any way to split an array into that many parts is then a choice of axes.
+factor of their number: every way to shard an array into that many shards is then a choice of axes.
 
-A replica that asks for layouts is traced with ``"replica"`` as the only manual axis; XLA divides its work
-over the others. JAX and XLA support less in such programs, so a replica that asks for none is traced with
-every axis manual, and each of its logical devices does all of the work.
+A replica that requests layouts is traced with ``"replica"`` as the only manual axis, and XLA partitions its
+work over the other axes. JAX and XLA support less in such programs. So a replica without layouts is traced
+with every axis manual, and each of its logical devices repeats all of the work.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.errors import DeviceError, ShapeMismatchError
+from stratagem._src.core.types import Jaxpr, Tensor
 from stratagem._src.jax_compat.tracing import all_equations
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -44,13 +45,13 @@ _REDUCTIONS = ("psum", "pmax", "pmin", "reduce_scatter")
 _CALLBACKS = ("pure_callback", "io_callback")
 
 
-_layouts_were_asked_for = False
+_layouts_requested = False
 
 
 class PartitionedGroup(ReplicaGroup):
     """An ordered set of replicas with the same number of logical devices each.
 
-    ``devices`` has the first logical device of each replica, where it runs eagerly.
+    ``devices`` has the first logical device of each replica, which runs eager operations.
 
     JAX equivalent: a ``jax.sharding.Mesh`` with one axis for data and others for the model.
     """
@@ -86,13 +87,13 @@ class PartitionedGroup(ReplicaGroup):
                     "worker's devices, or a DeviceAssignment whose replicas fit a host."
                 )
 
-    def join(self, parts: Sequence[Any]) -> jax.Array:
-        """Returns the global array of one part for each local replica; the shapes must be equal."""
-        return self._join_rows(
+    def assemble(self, parts: Sequence[Any]) -> jax.Array:
+        """Returns the global array of one shard for each local replica; the shapes must be equal."""
+        return self._assemble_rows(
             [part if np.ndim(part) else part.reshape((1,)) for part in map(_as_array, parts)]
         )
 
-    def _join_rows(self, pieces: Sequence[Any]) -> jax.Array:
+    def _assemble_rows(self, pieces: Sequence[Any]) -> jax.Array:
         blocks = [
             jax.device_put(row, device)
             for row, of_replica in zip(pieces, self._local_replicas, strict=True)
@@ -101,16 +102,16 @@ class PartitionedGroup(ReplicaGroup):
         shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
 
-    def constrain(self, array: Any, num_parts: Sequence[int]) -> Any:
-        """Returns ``array``, laid out over the logical devices of a replica that is traced for that.
+    def constrain(self, array: Tensor, num_parts: Sequence[int]) -> Any:
+        """Returns ``array`` sharded over the logical devices, if the replica is traced with layouts.
 
         Args:
             array: One replica's array.
-            num_parts: Into how many parts each of its dims is split; none to replicate it.
+            num_parts: The number of shards along each of its dims; empty to replicate it.
         """
-        global _layouts_were_asked_for
-        _layouts_were_asked_for = True
-        # The answer depends on the mesh only, by which JAX tells its cached traces apart.
+        global _layouts_requested
+        _layouts_requested = True
+        # The result depends only on the mesh, which is part of the key of JAX's trace caches.
         mesh = jax.sharding.get_abstract_mesh()
         if mesh not in (self._mesh_in_replica, self.mesh.abstract_mesh):
             return array
@@ -118,7 +119,7 @@ class PartitionedGroup(ReplicaGroup):
         return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
     def _axes_for(self, num_parts: Sequence[int]) -> list[tuple[str, ...]]:
-        """Returns the mesh axes whose sizes multiply to each number of parts."""
+        """Returns, for each number of shards, mesh axes whose sizes multiply to it."""
         free = dict(self._logical_axes)
         chosen = []
         for count in num_parts:
@@ -137,7 +138,7 @@ class PartitionedGroup(ReplicaGroup):
 def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> ReplicaGroup:
     """Returns the group of replicas with these logical devices each.
 
-    With one device for each replica it is the plain ``ReplicaGroup``, as every other strategy has it.
+    With one device for each replica it is the plain ``ReplicaGroup``, as in every other strategy.
 
     Raises:
         DeviceError: If replicas differ in their number of devices, or a device is in two of them.
@@ -157,10 +158,10 @@ def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> Repl
 
 
 def grouped(devices: Sequence[jax.Device], devices_per_replica: int) -> ReplicaGroup:
-    """Returns the group of replicas that have so many consecutive devices each.
+    """Returns the group of replicas with ``devices_per_replica`` consecutive devices each.
 
     Raises:
-        DeviceError: If the number is less than one, or the devices do not divide by it.
+        DeviceError: If the number is less than one, or does not divide the number of devices.
     """
     count = operator.index(devices_per_replica)
     if count < 1 or len(devices) % count:
@@ -172,28 +173,28 @@ def grouped(devices: Sequence[jax.Device], devices_per_replica: int) -> ReplicaG
 
 
 def num_logical_devices(group: ReplicaGroup) -> int:
-    """Returns how many devices each replica has."""
+    """Returns the number of devices of each replica."""
     return group.num_logical_devices if isinstance(group, PartitionedGroup) else 1
 
 
 def may_have_layouts(group: ReplicaGroup) -> bool:
-    """Returns whether a replica of ``group`` may ask for layouts: whether any ever did.
+    """Returns whether a replica of ``group`` may request layouts: whether any replica ever did.
 
-    What a replica asks for does not always show while it is traced, because JAX keeps traces of the
-    functions in it (``jax.jit``, ``lax.scan``).
+    A request is not always visible while a replica is traced, because JAX caches traces of the functions in
+    it (``jax.jit``, ``lax.scan``).
     """
-    return _layouts_were_asked_for and isinstance(group, PartitionedGroup)
+    return _layouts_requested and isinstance(group, PartitionedGroup)
 
 
-def has_layouts(jaxpr: Any) -> bool:
-    """Returns whether layouts have become part of a traced replica."""
+def has_layouts(jaxpr: Jaxpr) -> bool:
+    """Returns whether a traced replica contains layouts."""
     return any(eqn.primitive.name == "sharding_constraint" for eqn in all_equations(jaxpr))
 
 
 def tracing_replica(
     group: ReplicaGroup, *, with_layouts: bool
 ) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context to trace a replica in, where one program stands for all of them."""
+    """Returns the context in which one replica's program is traced for all replicas."""
     if not with_layouts:
         return contextlib.nullcontext()
     assert isinstance(group, PartitionedGroup)
@@ -201,18 +202,18 @@ def tracing_replica(
 
 
 def tracing_alone(group: ReplicaGroup) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context to trace the only replica in, with the layouts that it asks for."""
+    """Returns the context in which the only replica is traced, with the layouts that it requests."""
     if not isinstance(group, PartitionedGroup):
         return contextlib.nullcontext()
     return jax.sharding.use_abstract_mesh(group.mesh.abstract_mesh)
 
 
 def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices: int) -> None:
-    """Checks that an array can be split over ``num_devices`` as ``num_parts`` says.
+    """Checks that an array can be sharded over ``num_devices`` as ``num_parts`` says.
 
     Raises:
-        ShapeMismatchError: If there is not one whole number >= 1 for each dim, they do not multiply to
-            the number of devices, or a dim is not divisible by its number.
+        ShapeMismatchError: If there is not one integer >= 1 for each dim, their product is not the number
+            of devices, or a dim is not divisible by its number.
     """
     if len(num_parts) != len(shape):
         raise ShapeMismatchError(
@@ -233,11 +234,11 @@ def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices:
             )
 
 
-def check_partitioned(group: ReplicaGroup, jaxpr: Any) -> None:
+def check_partitioned(group: ReplicaGroup, jaxpr: Jaxpr) -> None:
     """Checks that XLA can compile a replica that was traced with layouts.
 
     Raises:
-        DeviceError: If there is something in it that works without layouts only.
+        DeviceError: If it contains an operation that is not supported with layouts.
     """
     for eqn in all_equations(jaxpr):
         name = eqn.primitive.name
@@ -247,7 +248,7 @@ def check_partitioned(group: ReplicaGroup, jaxpr: Any) -> None:
                 "does not support there. Use jax.debug.callback or jax.debug.print, or leave out "
                 "the layouts."
             )
-        # "Invalid binary instruction opcode copy", and the process is gone.
+        # XLA would abort the process: "Invalid binary instruction opcode copy".
         is_bfloat16 = eqn.outvars and getattr(eqn.outvars[0].aval, "dtype", 0) == jnp.bfloat16
         if group.widens_bfloat16 and name in _REDUCTIONS and is_bfloat16:
             raise DeviceError(
@@ -273,7 +274,7 @@ def prime_factors(number: int) -> tuple[int, ...]:
     return tuple(factors)
 
 
-def _as_array(part: Any) -> Any:
+def _as_array(part: Tensor) -> Any:
     return part if isinstance(part, jax.Array) else np.asarray(part)
 
 

@@ -1,4 +1,4 @@
-"""Physical devices, and into how many devices the CPU is split, spelled as ``tf.config`` spells it."""
+"""Physical devices, and the number of virtual devices of the CPU, with the names of ``tf.config``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LogicalDeviceConfiguration(NamedTuple):
     """One of the devices that a physical one is split into.
 
     Args:
-        memory_limit: Must be ``None``: JAX has no limit for a part of a device.
+        memory_limit: Must be ``None``: JAX cannot limit the memory of a logical device.
         experimental_priority: Must be ``None``.
         experimental_device_ordinal: Must be ``None``.
 
@@ -60,8 +60,8 @@ _UNLIMITED = LogicalDeviceConfiguration()
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
     """Returns the devices of this machine, of one type (``"CPU"``, ``"GPU"``, ``"TPU"``) or all.
 
-    The CPU is one of them, however many devices it is split into. To see accelerators starts the JAX
-    backend; where JAX has none installed, or is told not to use them, nothing is started.
+    The CPU is one physical device, even if it is split into several. Listing accelerators starts the JAX
+    backend; if no accelerator plugin is installed, or JAX is configured not to use it, nothing is started.
 
     >>> list_physical_devices("CPU")
     [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
@@ -79,11 +79,11 @@ def set_logical_device_configuration(
     JAX equivalent: ``jax.config.update("jax_num_cpu_devices", len(logical_devices))``.
 
     Args:
-        device: The CPU, of ``list_physical_devices("CPU")``. An accelerator can only stay whole.
-        logical_devices: One configuration for each device to have.
+        device: The CPU, from ``list_physical_devices("CPU")``. An accelerator cannot be split.
+        logical_devices: One configuration for each logical device.
 
     Raises:
-        DeviceError: If it is not a device of this machine, or cannot be split as asked.
+        DeviceError: If it is not a device of this machine, or cannot be split as requested.
         BackendStartedError: If the backend runs already with another number.
 
     >>> cpu = list_physical_devices("CPU")[0]
@@ -114,7 +114,7 @@ def set_logical_device_configuration(
 def get_logical_device_configuration(
     device: PhysicalDevice,
 ) -> list[LogicalDeviceConfiguration] | None:
-    """Returns what a device is split into; ``None`` if nothing was said about it.
+    """Returns the logical devices that were configured for a device; ``None`` if none were.
 
     >>> [cpu] = list_physical_devices("CPU")
     >>> configuration = get_logical_device_configuration(cpu)

@@ -1,4 +1,4 @@
-"""Settings of the whole process: devices and how functions run."""
+"""Process-wide settings: devices, and whether functions run eagerly."""
 
 from __future__ import annotations
 

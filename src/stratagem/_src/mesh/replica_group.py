@@ -1,8 +1,8 @@
-"""The devices of the replicas, and how values lie on them.
+"""``ReplicaGroup``: the devices of the replicas, and how values are sharded over them.
 
 Per-replica values of equal shape are one global array, sharded on axis 0 over the mesh axis
 ``"replica"``: replica ``i`` owns the ``i``-th block of rows, and a scalar counts as one row. Values
-that are the same everywhere are one replicated global array. Both go in and out of compiled steps
+that are the same in all replicas are one replicated global array. Both go in and out of compiled steps
 without a copy.
 """
 
@@ -16,7 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.types import Tensor
 from stratagem._src.jax_compat.concrete_array import is_on_one_device
 from stratagem._src.jax_compat.device_arrays import put_copies, put_pieces
 from stratagem._src.jax_compat.tracing import is_tracer
@@ -32,8 +33,8 @@ REPLICA_AXIS = "replica"
 class ReplicaGroup:
     """An ordered set of devices, one for each replica.
 
-    They may belong to several processes. Then each process has the pieces of its own devices, and what
-    this class makes or takes apart are those.
+    They may belong to several processes. Then the methods of this class create and return only the shards
+    on the devices of this process.
 
     Groups of the same devices are the same object: use ``ReplicaGroup.of(devices)``.
 
@@ -66,7 +67,7 @@ class ReplicaGroup:
 
     @functools.cached_property
     def has_equal_blocks(self) -> bool:
-        """Whether each process has as many replicas, of one device, in the order of the processes."""
+        """Whether all processes have the same number of one-device replicas, in the order of processes."""
         if not self.local_size or self.size % self.local_size or len(self.device_set) > self.size:
             return False
         processes = [device.process_index for device in self.devices]
@@ -84,13 +85,13 @@ class ReplicaGroup:
 
     @functools.cached_property
     def replicas_by_device(self) -> dict[int, int]:
-        """The replica of each device of this process, by JAX's number of the device."""
+        """The replica of each device of this process, by the JAX id of the device."""
         rows = self.mesh.devices.reshape(self.size, -1)
         first, last = self.first_local, self.first_local + self.local_size
         return {device.id: n for n in range(first, last) for device in rows[n]}
 
-    def placed(self, split: int | None) -> NamedSharding:
-        """Returns how an array lies of which each replica has a block along a dim, or for ``None`` all."""
+    def named_sharding(self, split: int | None) -> NamedSharding:
+        """Returns the sharding of an array that is sharded along a dim, or replicated for ``None``."""
         if split is None:
             return self.replicated
         return NamedSharding(self.mesh, PartitionSpec(*[None] * split, REPLICA_AXIS))
@@ -102,13 +103,13 @@ class ReplicaGroup:
         return (self.size * shape[0], *shape[1:])
 
     def local_shape(self, shape: Sequence[int], scalar: bool) -> tuple[int, ...]:
-        """Returns the shape of one replica's part of a global array."""
+        """Returns the shape of one replica's shard of a global array."""
         return () if scalar else (shape[0] // self.size, *shape[1:])
 
-    def join(self, parts: Sequence[Any]) -> jax.Array:
-        """Returns the global array of one part for each local replica; the shapes must be equal."""
+    def assemble(self, parts: Sequence[Any]) -> jax.Array:
+        """Returns the global array of one shard for each local replica; the shapes must be equal."""
         if not any(isinstance(part, jax.Array) for part in parts):
-            return self._join_rows([_rows_on_host(part) for part in parts])
+            return self._assemble_rows([_rows_on_host(part) for part in parts])
         blocks = [
             _rows_on_device(part, device)
             for part, device in zip(parts, self.local_devices, strict=True)
@@ -116,49 +117,49 @@ class ReplicaGroup:
         shape = (self.size * blocks[0].shape[0], *blocks[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
 
-    def divide(self, rows: np.ndarray[Any, Any]) -> jax.Array:
-        """Returns the global array of rows that every process has, divided between the replicas."""
+    def shard_rows(self, rows: np.ndarray[Any, Any]) -> jax.Array:
+        """Returns the global array of rows that every process has, sharded over the replicas."""
         rows = _rows_on_host(rows)  # once, not for each part
         count = rows.shape[0] // self.size
         starts = range(
             self.first_local * count, (self.first_local + self.local_size) * count, count
         )
-        return self._join_rows([rows[start : start + count] for start in starts])
+        return self._assemble_rows([rows[start : start + count] for start in starts])
 
-    def _join_rows(self, pieces: Sequence[np.ndarray[Any, Any]]) -> jax.Array:
+    def _assemble_rows(self, pieces: Sequence[np.ndarray[Any, Any]]) -> jax.Array:
         shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
         return put_pieces(pieces, shape, self.sharded, self.local_devices)
 
     def split(self, array: jax.Array, scalar: bool) -> tuple[jax.Array, ...]:
-        """Returns each local replica's part of a global array, on its own device."""
+        """Returns each local replica's shard of a global array, on its own device."""
         blocks = self.shards(array)
         return tuple(block.reshape(()) for block in blocks) if scalar else blocks
 
     def shards(self, array: jax.Array) -> tuple[jax.Array, ...]:
-        """Returns the array's piece on each local device, in the order of the replicas."""
+        """Returns the array's shard on each local device, in the order of the replicas."""
         pieces = {shard.device: shard.data for shard in addressable_shards(array)}
         return tuple(pieces[device] for device in self.local_devices)
 
-    def replicate(self, value: Any) -> jax.Array:
+    def replicate(self, value: Tensor) -> jax.Array:
         """Returns ``value`` as one array with a copy on every device."""
         if isinstance(value, jax.Array) and value.sharding == self.replicated:
             return value
         if isinstance(value, np.ndarray):
-            copies = [narrowed(value)] * len(self._local_copies)
+            copies = [guard_int64(value)] * len(self._local_copies)
             return put_pieces(copies, value.shape, self.replicated, self._local_copies)
         if not self.spans_processes:
             if is_on_one_device(value):
                 return put_copies(value, self.replicated, self._local_copies)
             return jax.device_put(value, self.replicated)
-        # Every process brings its own copies; device_put would compare them over the network.
+        # Every process contributes its own copies; device_put would compare them over the network.
         view = self.local_view(value)
         placed = [jax.device_put(view, device) for device in self._local_copies]
         shape = np.shape(placed[0])
         return jax.make_array_from_single_device_arrays(shape, self.replicated, placed)
 
-    def divide_along(self, value: Any, dim: int) -> jax.Array:
-        """Returns ``value`` as one array of which each replica has a block along ``dim``."""
-        sharding = self.placed(dim)
+    def shard_along(self, value: Tensor, dim: int) -> jax.Array:
+        """Returns ``value`` as one array that is sharded along ``dim``."""
+        sharding = self.named_sharding(dim)
         if not self.spans_processes:
             return jax.device_put(value, sharding)
         # As in `replicate`.
@@ -167,27 +168,27 @@ class ReplicaGroup:
         blocks = [jax.device_put(local[index], device) for device, index in places.items()]
         return jax.make_array_from_single_device_arrays(np.shape(local), sharding, blocks)
 
-    def local_view(self, value: Any) -> Any:
+    def local_view(self, value: Tensor) -> Any:
         """Returns a replicated array as one that this process can compute with on its own."""
         if not self.spans_processes or not isinstance(value, jax.Array) or is_tracer(value):
             return value
         return value if value.is_fully_addressable else value.addressable_data(0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReplicaGroup:
-        return self  # there is one for the same devices
+        return self  # groups of the same devices are the same object
 
     def __repr__(self) -> str:
         return f"ReplicaGroup({', '.join(self.device_names)})"
 
 
-def _rows_on_host(part: Any) -> np.ndarray[Any, Any]:
-    array = narrowed(np.asarray(part))
+def _rows_on_host(part: Tensor) -> np.ndarray[Any, Any]:
+    array = guard_int64(np.asarray(part))
     rows = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     return rows if rows.ndim else rows.reshape((1,))
 
 
-def _rows_on_device(part: Any, device: jax.Device) -> jax.Array:
-    block = jax.device_put(narrowed(part), device)
+def _rows_on_device(part: Tensor, device: jax.Device) -> jax.Array:
+    block = jax.device_put(guard_int64(part), device)
     return block if block.ndim else block.reshape((1,))
 
 

@@ -1,4 +1,4 @@
-"""``Topology``: where the cores of a TPU sit."""
+"""``Topology``: the coordinates of the cores of a TPU."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _RANK = 4
 class Topology:
     """The coordinates of TPU cores: x, y and z of the chip, and the core on the chip.
 
-    ``initialize_tpu_system`` returns one. The slices of a multislice TPU lie next to each other along x.
-    Devices without coordinates, such as virtual CPU devices, are laid out in pairs of pairs of pairs.
+    ``initialize_tpu_system`` returns one. The slices of a multislice TPU are next to each other along x.
+    Devices without coordinates, such as virtual CPU devices, are arranged in pairs of pairs of pairs.
 
-    Differs from tf.distribute: it is made of ``jax.Device`` objects and cannot be serialized.
+    Differs from tf.distribute: it consists of ``jax.Device`` objects and cannot be serialized.
 
     Args:
-        devices: Cores of one or several hosts, the same number of each.
+        devices: The cores of one or several hosts, the same number from each.
 
     Raises:
         DeviceError: If there are none, hosts differ in their number of cores, or two cores have the
@@ -66,12 +66,12 @@ class Topology:
 
     @property
     def mesh_shape(self) -> np.ndarray[Any, Any]:
-        """How far the cores extend in each direction."""
+        """The extent of the cores in each dimension."""
         return self._mesh_shape
 
     @property
     def mesh_rank(self) -> int:
-        """Number of directions."""
+        """The number of dimensions."""
         return _RANK
 
     @property
@@ -91,7 +91,7 @@ class Topology:
 
     @property
     def missing_devices(self) -> np.ndarray[Any, Any]:
-        """Coordinates within the mesh shape where there is no core."""
+        """The coordinates within the mesh shape that have no core."""
         missing = [at for at in np.ndindex(*self._mesh_shape) if at not in self._position]
         return np.array(missing, np.int32).reshape(-1, _RANK)
 
@@ -104,11 +104,11 @@ class Topology:
         return self._devices[self._index_at(device_coordinates)]
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Returns the number of the host of a core."""
+        """Returns the index of the host of a core."""
         return self._index_at(device_coordinates) // self.num_tpus_per_task
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """Returns the number of a core on its host."""
+        """Returns the index of a core on its host."""
         return self._index_at(device_coordinates) % self.num_tpus_per_task
 
     def tpu_device_name_at_coordinates(
@@ -128,8 +128,8 @@ class Topology:
         at = tuple(int(coordinate) for coordinate in device_coordinates)
         if at not in self._position:
             raise DeviceError(
-                f"There is no core at {at}: the topology has the shape {self._mesh_shape.tolist()}"
-                f" and {len(self._devices)} cores."
+                f"The topology has no core at {at}: its shape is {self._mesh_shape.tolist()}"
+                f" with {len(self._devices)} cores."
             )
         return self._position[at]
 

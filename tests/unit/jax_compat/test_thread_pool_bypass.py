@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax._src.core import trace_state_clean
 
-from stratagem._src.jax_compat import poolless_calls
-from stratagem._src.jax_compat.poolless_calls import aligned, poolless
+from stratagem._src.jax_compat import thread_pool_bypass
+from stratagem._src.jax_compat.thread_pool_bypass import aligned, bypass_thread_pool
 
 
 def unaligned(shape, dtype=np.float32):
@@ -28,14 +28,14 @@ BIG = unaligned((4096, 1025))
 
 
 def test_this_version_of_jax_has_what_is_needed():
-    assert poolless_calls._trace is not None
+    assert thread_pool_bypass._trace is not None
 
 
 @pytest.mark.parametrize(
     "put", [jnp.asarray, jnp.array, jax.device_put, lambda x: jax.device_put(x, jax.devices()[0])]
 )
 def test_an_array_of_the_host_is_there_at_once(put):
-    with poolless():
+    with bypass_thread_pool():
         array = put(BIG)
         assert array.is_ready()
     assert np.array_equal(np.asarray(array), BIG)
@@ -45,7 +45,7 @@ def test_an_array_of_the_host_is_there_at_once(put):
 
 def test_a_compiled_function_gets_arrays_of_the_host():
     add = jax.jit(lambda x, y: x + y)
-    with poolless():
+    with bypass_thread_pool():
         assert np.array_equal(np.asarray(add(jnp.float32(1), BIG)), BIG + 1)
         assert np.array_equal(np.asarray(jax.nn.relu(-BIG)), np.zeros_like(BIG))
         gradient = jax.grad(lambda x: jnp.sum(jnp.square(x)))(BIG)
@@ -57,7 +57,7 @@ def test_an_array_goes_to_another_device_with_its_type(is_weak):
     target = jax.devices()[-1]
     array = jnp.full((300, 300), 2.0) if is_weak else jnp.full((300, 300), 2.0, jnp.float32)
     expected = jax.device_put(array, target)
-    with poolless():
+    with bypass_thread_pool():
         moved = jax.device_put(array, target)
     assert (moved.devices(), moved.weak_type, moved.dtype, moved.committed) == (
         expected.devices(),
@@ -71,7 +71,7 @@ def test_an_array_goes_to_another_device_with_its_type(is_weak):
 def test_an_array_is_sharded():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), "x")
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-    with poolless():
+    with bypass_thread_pool():
         array = jax.device_put(BIG, sharding)
         assert array.is_ready()
         again = jax.device_put(array, jax.devices()[0])
@@ -81,12 +81,12 @@ def test_an_array_is_sharded():
 
 
 def test_what_jax_refuses_is_refused():
-    with poolless(), pytest.raises((TypeError, ValueError), match="masked"):
+    with bypass_thread_pool(), pytest.raises((TypeError, ValueError), match="masked"):
         jnp.sin(np.ma.masked_array(BIG, BIG > 3))
 
 
 def test_the_thread_is_as_it_was_afterwards():
-    with pytest.raises(KeyError), poolless():
+    with pytest.raises(KeyError), bypass_thread_pool():
         raise KeyError
     assert trace_state_clean()
 

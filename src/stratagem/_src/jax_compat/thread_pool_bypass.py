@@ -1,18 +1,17 @@
-"""JAX calls that need no thread of XLA's client thread pool.
+"""JAX calls that do not need XLA's client thread pool.
 
-While a program with collectives runs on as many CPU devices as the pool has threads, each thread may wait
+While a program with collectives runs on as many CPU devices as the pool has threads, each thread may block
 in a collective. A host callback of such a program must not wait for the pool:
 
-- A program that a callback starts runs in the callback's own thread, unless it waits for an input, or for
-  the program that another thread has queued on the same device. A *stream* of its own keeps it from the
-  latter.
-- An array of the host with more than 100 kB is copied in the pool, unless it is aligned: then XLA takes it
-  over. So the calling thread copies it to aligned memory first.
-- An array goes from one device to another in the pool: here it goes through the host.
+- A program that a callback starts runs in the callback's own thread, unless it waits for an input, or for a
+  program that another thread has queued on the same device. An execution stream of its own avoids the
+  latter. - A host array of more than 100 kB is copied in the pool, unless it is aligned: then XLA uses its
+  memory. So the calling thread copies the array to aligned memory first. - An array is transferred from one
+  device to another in the pool; here it goes through the host.
 
-``poolless`` makes these the rules of a thread, by a trace that evaluates as usual after it has exchanged
-the arrays. Under it a call of a ``jax.jit`` function takes JAX's Python path, 80 µs in place of 10. Where
-JAX has changed, callbacks run without it.
+``bypass_thread_pool`` applies these rules to a thread, with a trace that replaces the arrays and then
+evaluates as usual. Under it a call of a ``jax.jit`` function takes JAX's Python path, 80 µs instead of 10.
+If JAX has changed, callbacks run without it.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from stratagem._src.core.types import EquationParams, Primitive, Tensor, Tracer, WrappedFunction
 
 try:
     from jax._src import core, dispatch, literals
@@ -42,17 +43,17 @@ try:
 except (ImportError, AttributeError):  # pragma: no cover - a later JAX
     _EvalTrace = object
 
-__all__ = ["aligned", "poolless"]
+__all__ = ["aligned", "bypass_thread_pool"]
 
 _ALIGNMENT = 64
-"""XLA takes over memory of the host that begins at a multiple of it."""
+"""XLA uses host memory that begins at a multiple of it without a copy."""
 
 _COPIED_AT_ONCE = 100 * 1024
 """XLA copies arrays below this size in the calling thread."""
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """Returns a copy of an array at an address from which XLA takes it over."""
+    """Returns a copy of an array in memory that is aligned so that XLA uses it without a copy."""
     room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
     copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -60,8 +61,8 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def _taken_over(value: Any) -> Any:
-    """Returns a value that XLA needs no thread to put on a device."""
+def _taken_over(value: Tensor) -> Any:
+    """Returns a value that XLA puts on a device without its thread pool."""
     if (
         not isinstance(value, np.ndarray)
         or value.nbytes < _COPIED_AT_ONCE
@@ -70,14 +71,16 @@ def _taken_over(value: Any) -> Any:
     ):
         return value
     copy = aligned(value)
-    # JAX's own kind of host array, which says its dtype and whether it is weak.
+    # JAX's own type of host array, which has a dtype and a weak type.
     return _HostArray(copy, value.aval) if isinstance(value, _HostArray) else copy
 
 
-class _PoollessTrace(_EvalTrace):  # type: ignore[misc]
-    """Evaluates operations at once, on arrays that need no thread of XLA."""
+class _ThreadPoolBypassTrace(_EvalTrace):  # type: ignore[misc]
+    """Evaluates operations eagerly, on arrays that do not need XLA's thread pool."""
 
-    def process_primitive(self, primitive: Any, args: Sequence[Any], params: Any, /) -> Any:
+    def process_primitive(
+        self, primitive: Primitive, args: Sequence[Any], params: EquationParams, /
+    ) -> Any:
         if primitive is _device_put_p:
             return [
                 _put(x, device, source, semantics)
@@ -88,20 +91,33 @@ class _PoollessTrace(_EvalTrace):  # type: ignore[misc]
         return _eval_trace.process_primitive(primitive, [*map(_taken_over, args)], params)
 
     def process_custom_jvp_call(
-        self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFunction,
+        jvp: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
         with _set_current_trace(self):
             return super().process_custom_jvp_call(primitive, fun, jvp, tracers, **params)
 
     def process_custom_vjp_call(
-        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **params: Any
+        self,
+        primitive: Primitive,
+        fun: WrappedFunction,
+        fwd: WrappedFunction,
+        bwd: WrappedFunction,
+        tracers: Sequence[Tracer],
+        /,
+        **params: Any,
     ) -> Any:
         with _set_current_trace(self):
             return super().process_custom_vjp_call(primitive, fun, fwd, bwd, tracers, **params)
 
 
-def _put(x: Any, device: Any, source: Any, semantics: Any) -> Any:
-    """Does what ``device_put`` of one array does, under the trace that evaluates."""
+def _put(x: Tensor, device: Any, source: Any, semantics: Any) -> Any:
+    """Implements ``device_put`` of one array, under the trace that evaluates."""
     sharding = _cpu_sharding(device)
     is_host = isinstance(x, np.ndarray)
     if sharding is None or not (is_host or _moves(x, sharding)):
@@ -119,12 +135,12 @@ def _put(x: Any, device: Any, source: Any, semantics: Any) -> Any:
     return _convert_element_type(put, put.dtype, weak_type=True) if _is_weak(x) else put
 
 
-def _is_weak(x: Any) -> bool:
+def _is_weak(x: Tensor) -> bool:
     return bool(getattr(x, "weak_type", False))
 
 
 def _cpu_sharding(device: Any) -> Any:
-    """Returns where an array is to be put, if that is one or more CPU devices of this process."""
+    """Returns the target sharding, if it consists of CPU devices of this process."""
     if isinstance(device, jax.Device):
         device = jax.sharding.SingleDeviceSharding(device)
     if not isinstance(device, jax.sharding.Sharding) or not device.is_fully_addressable:
@@ -133,8 +149,8 @@ def _cpu_sharding(device: Any) -> Any:
     return device if all(each.platform == "cpu" for each in devices) else None
 
 
-def _moves(x: Any, sharding: Any) -> bool:
-    """Returns whether an array of CPU devices goes to others."""
+def _moves(x: Tensor, sharding: Any) -> bool:
+    """Returns whether an array on CPU devices moves to other devices."""
     return (
         isinstance(x, jax.Array)
         and x.is_fully_addressable
@@ -150,15 +166,15 @@ class _Stream(threading.local):
 
 _stream = _Stream()
 _stream_numbers = itertools.count(1 << 32)
-_trace = _PoollessTrace() if _EvalTrace is not object else None
+_trace = _ThreadPoolBypassTrace() if _EvalTrace is not object else None
 
 
 @contextlib.contextmanager
-def poolless() -> Iterator[None]:
-    """Lets the JAX calls of this thread do without XLA's thread pool, as far as they can.
+def bypass_thread_pool() -> Iterator[None]:
+    """Makes JAX calls of this thread avoid XLA's thread pool where possible.
 
-    Not in a process with one CPU device, whose collectives hold no thread: under the trace some libraries
-    refuse what they do elsewhere (``jax.set_mesh``, changes of flax nnx modules).
+    Does nothing in a process with one CPU device, whose collectives block no thread: under the trace some
+    libraries reject what they allow elsewhere (``jax.set_mesh``, changes of flax nnx modules).
     """
     if _trace is None or jax.local_device_count("cpu") == 1:
         yield

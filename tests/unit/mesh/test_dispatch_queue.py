@@ -39,6 +39,6 @@ def test_a_host_callback_may_not_wait_for_a_program(two):
 
 
 def test_devices_of_several_processes_need_somebody_who_watches(monkeypatch):
-    monkeypatch.setattr(launch, "_watch", None)
+    monkeypatch.setattr(launch, "_monitor", None)
     with pytest.raises(RuntimeError, match="TPUStrategy or experimental_connect_to_cluster"):
-        launch.process_watch()
+        launch.process_monitor()
