@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem.testing import run_cluster
 
 SIZES = {"4 kB": 2**10, "1 MB": 2**18, "25 MB": 25 * 2**18, "100 MB": 100 * 2**18}
@@ -84,7 +84,7 @@ def all_reduces(strategy: Any, count: int, with_variants: bool) -> dict[str, Cal
 
     group = strategy.replica_group
     local = np.random.default_rng(0).random(count, np.float32)
-    array = group.join([local] * len(jax.local_devices()))
+    array = group.assemble([local] * len(jax.local_devices()))
 
     def bare(body: Callable[[Any], Any]) -> Callable[[], Any]:
         program = jax.jit(
@@ -126,7 +126,7 @@ def all_reduces(strategy: Any, count: int, with_variants: bool) -> dict[str, Cal
 
 def peer_times(python: str, script: str, num_processes: int, rounds: int) -> dict[str, float]:
     """Returns milliseconds for each size, measured by a script in processes of another library."""
-    with HeldPorts(num_processes) as ports:
+    with ReservedPorts(num_processes) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         processes = []
         for index in range(num_processes):

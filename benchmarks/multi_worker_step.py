@@ -44,7 +44,7 @@ def by_hand(strategy: Any, width: int, rows: np.ndarray) -> Callable[[], Any]:
     group = strategy.replica_group
     place = jax.jit(lambda values: values, out_shardings=NamedSharding(group.mesh, WHOLE))
     weights = place(initial_weights(width))
-    x = group.join([rows] * len(jax.local_devices()))
+    x = group.assemble([rows] * len(jax.local_devices()))
 
     def replica_step(weights: Any, x: Any) -> Any:
         packed, unpack = ravel_pytree(jax.value_and_grad(loss_of)(weights, x))

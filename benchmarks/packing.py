@@ -20,9 +20,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import stratagem as sg
-from stratagem._src.collective_backends.shared_memory.workers import use_exchange
+from stratagem._src.collective_backends.shared_memory.ffi_collectives import use_collective_backend
 from stratagem._src.collectives.all_reduce import all_reduce_each
-from stratagem._src.collectives.collective_tokens import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveTokens
 from stratagem._src.collectives.packing import default_pack_bytes, packed, plan_packs, unpacked
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -61,7 +61,7 @@ def program(group: ReplicaGroup, pack_bytes: int) -> Callable[[list[jax.Array]],
         # As a step does: made by the replica, and used by it.
         arrays = [array * 2 for array in arrays]
         packs = plan_packs(arrays, bytes_per_pack=pack_bytes)
-        order = CollectiveOrder(group)
+        order = CollectiveTokens(group)
         summed = all_reduce_each(ReduceOp.SUM, packed(arrays, packs), group, order)
         return [array * 0.25 for array in unpacked(summed, arrays, packs)]
 
@@ -77,14 +77,14 @@ def program(group: ReplicaGroup, pack_bytes: int) -> Callable[[list[jax.Array]],
 
 def measure(group: ReplicaGroup, where: str, rounds: int) -> list[str]:
     """Returns the lines of a table."""
-    chosen = default_pack_bytes(group, shares_memory=CollectiveOrder(group).shares_memory)
+    chosen = default_pack_bytes(group, shares_memory=CollectiveTokens(group).shares_memory)
     titles = ["alone", *(f"{size // KB} kB" for size in PACK_SIZES[1:])]
     lines = [
         f"{where}, ms; the default is {f'{chosen // KB} kB' if chosen else 'alone'}",
         f"{'arrays':26}" + "".join(f"{title:>10}" for title in titles),
     ]
     for case in CASES:
-        arrays = [group.join([np.ones(s, np.float32)] * group.local_size) for s in case.shapes]
+        arrays = [group.assemble([np.ones(s, np.float32)] * group.local_size) for s in case.shapes]
         programs = [program(group, size) for size in PACK_SIZES]
         times: list[list[float]] = [[] for _ in programs]
         for run in programs:
@@ -103,7 +103,7 @@ def measure(group: ReplicaGroup, where: str, rounds: int) -> list[str]:
 def in_worker(transport: str, rounds: int) -> list[str]:
     group = sg.distribute.MultiWorkerMirroredStrategy().replica_group
     if transport == "connections":
-        use_exchange(None)
+        use_collective_backend(None)
     where = f"{group.size // group.local_size} processes of {group.local_size} CPU devices"
     return measure(group, f"{where} by {transport}", rounds)
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_monitor
 
 IN_WORKERS = "TF_CONFIG" in os.environ
 """Whether this process is one of the workers that run the contract together."""
@@ -26,7 +26,7 @@ def components(strategy, value):
         return list(local)
     plain = [jax.tree.map(np.asarray, component) for component in local]
     text = base64.b64encode(pickle.dumps(plain)).decode()
-    every = process_watch().exchange("components", text, "components of a value")
+    every = process_monitor().all_gather_object("components", text, "components of a value")
     return [component for given in every for component in pickle.loads(base64.b64decode(given))]
 
 

@@ -143,7 +143,7 @@ def test_equal_copies_stay_equal(many):
 
         sg.cond(number() > 1, reset, lambda: None)
 
-    with pytest.raises(sg.errors.ReplicaMismatchError, match="equal copies"):
+    with pytest.raises(sg.errors.ReplicaMismatchError, match="mirrored in all replicas"):
         sg.function(lambda: many.run(replica_fn))()
     assert float(v) == 1
 

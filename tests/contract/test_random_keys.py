@@ -68,7 +68,7 @@ def test_keys_are_gathered(strategy, execute):
 def test_keys_cannot_be_added_up(strategy, execute):
     if strategy.num_replicas_in_sync == 1:
         pytest.skip("one key needs no combining")
-    with pytest.raises(TypeError, match=r"keys of jax\.random cannot be combined"):
+    with pytest.raises(TypeError, match=r"Keys of jax\.random cannot be reduced"):
         execute(lambda keys: strategy.reduce("SUM", keys, axis=None), make_keys(strategy))
 
 

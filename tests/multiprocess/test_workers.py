@@ -152,7 +152,7 @@ def use_of_values():
     found["ids"] = parts(strategy, strategy.run(replica_id))
     found["resolver"] = strategy.cluster_resolver.task_id
     ones = strategy.run(lambda: jnp.ones(1))
-    with pytest.raises(ValueError, match="belongs to the whole strategy"):
+    with pytest.raises(ValueError, match="is set for the whole strategy"):
         extended.reduce_values(sg.distribute.ReduceOp.SUM, [ones], Options(timeout_seconds=1))
     with pytest.raises(ValueError, match=r"AUTO or RING, got NCCL"):
         extended.reduce_values(

@@ -54,7 +54,7 @@ class WorkerWatch:
             )
         return self.meeting.complete[key]
 
-    def give(self, topic, turn, said):
+    def contribute(self, topic, turn, said):
         self.meeting.put(self.worker, f"{topic}/{turn}", said, [])
 
 

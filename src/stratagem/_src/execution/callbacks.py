@@ -124,7 +124,9 @@ def wait_for_callbacks(
     errors.clear()
     if multi_process_name is not None:
         told = None if error is None else repr(error)
-        every = process_monitor().exchange("callbacks", told, f"callbacks of {multi_process_name}")
+        every = process_monitor().all_gather_object(
+            "callbacks", told, f"callbacks of {multi_process_name}"
+        )
         failed = [f"process {i}: {text}" for i, text in enumerate(every) if text is not None]
         if error is None and failed:
             raise ReplicaMismatchError(

@@ -340,8 +340,8 @@ def _build(
         by_position = {result.output: result for result in results}
         splits = [None] if returns_token else [by_position[k].split for k in positions]
         options["out_shardings"] = (
-            [group.placed(split) for split in splits],
-            [group.placed(write.variable.program_shard_dim) for write in writes],
+            [group.named_sharding(split) for split in splits],
+            [group.named_sharding(write.variable.program_shard_dim) for write in writes],
         )
     if group is not None and group.spans_processes:
         make = functools.partial(MultiProcessProgram, identity)

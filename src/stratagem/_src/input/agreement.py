@@ -96,7 +96,7 @@ class Agreement:
         self._first_step_arrived()
         # The others may already know, or the error may come from one of them.
         with contextlib.suppress(StratagemError):
-            self._monitor.give(self._topic, self._turn, f"process {self._worker}: {error!r}")
+            self._monitor.contribute(self._topic, self._turn, f"process {self._worker}: {error!r}")
 
 
 def agreed_steps(

@@ -88,7 +88,7 @@ def pair_datasets(made_by: str, facts: Facts, position: WorkerPosition) -> Pairi
         "facts": [["dataset", number], ["made by", made_by], *map(list, facts.items())],
         "seed": secrets.randbits(32) if position.index == 0 else None,
     }
-    every = monitor.exchange("datasets", mine, f"{made_by} of dataset {number}")
+    every = monitor.all_gather_object("datasets", mine, f"{made_by} of dataset {number}")
     _check_equal(made_by, number, [dict(one["facts"]) for one in every])
     return Pairing(number, made_by, every[0]["seed"], monitor)
 

@@ -59,7 +59,7 @@ def _place_local_batch(leaves: list[Any], group: ReplicaGroup, fetch_to_device: 
             for leaf in leaves
         ]
     return [
-        PerReplica.from_global(group, group.divide(leaf), scalar=False)
+        PerReplica.from_global(group, group.shard_rows(leaf), scalar=False)
         if _fits_device(leaf)
         else PerReplica(np.split(leaf, group.size), group)
         for leaf in leaves

@@ -29,9 +29,9 @@ def compare_clocks(joined: JoinedCluster) -> ClockDifference:
     """
     moments = []
     for number in range(_NUM_MOMENTS):
-        joined.watch.exchange(_TOPIC, number, "comparison of clocks")
+        joined.watch.all_gather_object(_TOPIC, number, "comparison of clocks")
         moments.append(now_ns())
-    every = joined.watch.exchange(_TOPIC, moments, "comparison of clocks")
+    every = joined.watch.all_gather_object(_TOPIC, moments, "comparison of clocks")
     return simultaneous(moments, every[0])
 
 
@@ -54,19 +54,19 @@ def write_together(
     """
     leads = joined.process_id == 0
     said = [profile.machine, run_name() if leads else ""]
-    every = joined.watch.exchange(_TOPIC, said, "end of a profile")
+    every = joined.watch.all_gather_object(_TOPIC, said, "end of a profile")
     run = folder / every[0][1]
     machines = {machine for machine, _ in every}
     if len(machines) > 1 or "" in machines:
         profile = dataclasses.replace(profile, clock=compare_clocks(joined))
-    origin = min(joined.watch.exchange(_TOPIC, profile.began_ns, "end of a profile"))
+    origin = min(joined.watch.all_gather_object(_TOPIC, profile.began_ns, "end of a profile"))
     failure: OSError | None = None
     try:
         profile.from_origin(origin).write(run)
     except OSError as error:
         failure = error
     told = "" if failure is None else f"{profile.task} could not write its profile: {failure}"
-    troubles = joined.watch.exchange(_TOPIC, told, "end of a profile")
+    troubles = joined.watch.all_gather_object(_TOPIC, told, "end of a profile")
     if failure is not None:
         raise failure
     return run, [trouble for trouble in troubles if trouble]
