@@ -19,5 +19,5 @@ def test_a_directory_that_each_host_has_for_itself_is_refused_by_the_first_save(
     job = Job(hosts(2), [PROGRAM, "/tmp/saved"])  # each host has its own /tmp
     for command in job.commands:
         assert command.wait(90) == 1, command.output()
-        assert "Workers must save in a directory that all of them share" in command.output()
+        assert "Workers must save to a directory that all of them share" in command.output()
         assert "restored" not in command.output()

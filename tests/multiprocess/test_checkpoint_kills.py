@@ -22,7 +22,7 @@ NURSERY = textwrap.dedent("""
     import os, sys
     import numpy as np
     import stratagem as sg
-    from stratagem._src.checkpoint.format.library import tensorstore
+    from stratagem._src.checkpoint.format.tensorstore_loader import tensorstore
     tensorstore()
 
     def values(number):

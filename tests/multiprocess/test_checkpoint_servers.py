@@ -17,8 +17,8 @@ from processes import poll
 from server_cluster import ServerCluster
 
 import stratagem as sg
-from stratagem._src.checkpoint.format.library import tensorstore
 from stratagem._src.checkpoint.format.reader import open_checkpoint
+from stratagem._src.checkpoint.format.tensorstore_loader import tensorstore
 
 MB = 1 << 20
 ROWS, WIDTH = 1024, 128 << 10  # of half a MB each

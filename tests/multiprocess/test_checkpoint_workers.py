@@ -75,7 +75,7 @@ def save_and_restore(directory):
         training.step()
     found["paths"] = [training.checkpoint.save(f"{directory}/ckpt") for _ in range(2)]
     # As if writing took so long that the others had to hear of it after every piece.
-    collective_commit._SECONDS_BETWEEN_SIGNS = 0.0
+    collective_commit._HEARTBEAT_INTERVAL_SECONDS = 0.0
     found["paths"].append(training.checkpoint.save(f"{directory}/ckpt"))
     saved = training.values()
     found["own_path"] = training.checkpoint.save(f"{directory}/of_worker_{worker}/ckpt")
@@ -153,7 +153,7 @@ def test_workers_save_and_restore_as_one(tmp_path):
             told = worker == 1 or why == "different"
             assert told or "worker 1" in text
         assert "file" in found["unwritable"]
-        assert "All workers must save the same things" in found["unequal"]
+        assert "All workers must save the same objects" in found["unequal"]
     # What each worker saved under its own prefix is whole.
     for path in (f"{tmp_path}/ckpt-4", *(found["own_path"] for found in results)):
         w, seen = sg.Variable([0.0, 0.0]), sg.Variable(0.0)

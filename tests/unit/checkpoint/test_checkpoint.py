@@ -91,12 +91,17 @@ def test_names_that_clash_are_refused():
         ValueError, match=r"'m/a/b' for both \['m'\]\['a'\]\['b'\] and \['m'\]\['a/b'\]"
     ):
         sg.train.Checkpoint(m={"a/b": v, "a": {"b": w}})
-    with pytest.raises(ValueError, match="begin with that of an Optimizer are its state's"):
+    with pytest.raises(
+        ValueError, match="begin with an Optimizer's name are reserved for its state"
+    ):
         sg.train.Checkpoint(**{"o": optimizer, "o/here/0": v})
-    with pytest.raises(ValueError, match="begin with that of an Optimizer are its state's"):
+    with pytest.raises(
+        ValueError, match="begin with an Optimizer's name are reserved for its state"
+    ):
         sg.train.Checkpoint(**{"o": optimizer, "o/here": sg.train.Optimizer(optax.sgd(0.1))})
     with pytest.raises(
-        ValueError, match=r"Orbax would call .* 'a\.b': \['a'\]\['b'\] and \['a\.b'\]"
+        ValueError,
+        match=r"have the same key 'a\.b' in the Orbax format: \['a'\]\['b'\] and \['a\.b'\]",
     ):
         sg.train.Checkpoint(**{"a": {"b": v}, "a.b": w})
     for name in ("save_counter", "@1", "\ud800"):
@@ -362,7 +367,7 @@ def test_several_with_one_prefix_take_different_numbers(tmp_path):
     (tmp_path / "ckpt-2").mkdir()
     assert checkpoint.save(tmp_path / "ckpt") == str(tmp_path / "ckpt-3")
     checkpoint.sync()
-    theirs.appear()
+    theirs.publish()
     assert {p.name for p in tmp_path.iterdir()} == {"ckpt-1", "ckpt-2", "ckpt-3"}
 
 
@@ -431,10 +436,10 @@ def test_a_damaged_index_of_version_1_is_named(tmp_path):
         (b"2", b"-2"), (b"2", b"true"), (b"2", b"null"), (b'"v"', b'"\xff"'), (b"{", b"[" * 100_000),
     ):  # fmt: skip
         index.write_bytes(text.replace(*damage, 1))
-        with pytest.raises(sg.errors.DataLossError, match=rf"{index} is damaged"):
+        with pytest.raises(sg.errors.DataLossError, match=rf"{index} is corrupt"):
             sg.train.Checkpoint(v=v).restore(path)
     index.write_bytes(text.replace(b'"arrays": {', b'"arrays": {}, "x": {', 1))
-    with pytest.raises(sg.errors.DataLossError, match=rf"{index} is damaged"):
+    with pytest.raises(sg.errors.DataLossError, match=rf"{index} is corrupt"):
         sg.train.Checkpoint(v=v).restore(path)
     assert v.numpy().tolist() == [5, 6]
 
@@ -469,7 +474,7 @@ def test_a_later_version_is_no_damage(tmp_path, monkeypatch):
     path = checkpoint.save(tmp_path / "ckpt")
     checkpoint.sync()
     monkeypatch.undo()
-    with pytest.raises(sg.errors.InvalidArgumentError, match="a later version of this library"):
+    with pytest.raises(sg.errors.InvalidArgumentError, match="a later version of stratagem"):
         checkpoint.restore(path)
 
 

@@ -120,7 +120,7 @@ def test_a_handler_that_interrupts_next(kind, is_distributed, tmp_path):
 
 @pytest.mark.parametrize("seconds_between_places", [1.0, 0.0])
 def test_the_state_of_an_iterator_that_draws(seconds_between_places, monkeypatch):
-    monkeypatch.setattr(iterators, "_SECONDS_BETWEEN_PLACES", seconds_between_places)
+    monkeypatch.setattr(iterators, "_POSITION_INTERVAL_SECONDS", seconds_between_places)
     states = []
 
     def ask(number):

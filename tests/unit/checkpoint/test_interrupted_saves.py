@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stratagem._src.checkpoint import async_save
-from stratagem._src.checkpoint.async_save import SaveUnderWay, wait_for_saves
+from stratagem._src.checkpoint.async_save import AsyncSave, wait_for_saves
 from stratagem._src.process import background
 
 # Whose bytecodes are interrupted: a wait for a thread is a few of them in threading.
@@ -44,13 +44,13 @@ def interrupt_at(number, call, handler, files=INTERRUPTED):
 
 
 def make(directory, write=lambda: None):
-    return SaveUnderWay(Path(directory) / "saved", write, lambda: None, lambda: False)
+    return AsyncSave(Path(directory) / "saved", write, lambda: None, lambda: False)
 
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch):
-    monkeypatch.setattr(async_save, "_SECONDS_TO_BEGIN", 0.002)
-    monkeypatch.setattr(async_save, "_JOIN_SECONDS", 0.002)
+    monkeypatch.setattr(async_save, "_START_TIMEOUT_SECONDS", 0.002)
+    monkeypatch.setattr(async_save, "_JOIN_TIMEOUT_SECONDS", 0.002)
 
 
 def test_a_handler_that_saves_and_waits_at_any_moment(tmp_path):
@@ -73,7 +73,7 @@ def test_a_handler_that_saves_and_waits_at_any_moment(tmp_path):
         assert sorted(written) == ["inner", "outer"]
         written.clear()
     assert number > 100
-    assert not async_save._under_way
+    assert not async_save._pending_saves
 
 
 @pytest.fixture
@@ -106,6 +106,6 @@ def test_a_save_that_is_interrupted_has_an_end(tmp_path):
         wait_for_saves()
         number += 1
     assert number > 100
-    assert not async_save._under_way
+    assert not async_save._pending_saves
     # What the interrupts were recorded as: failures that the end of the program would tell of.
-    async_save._unheard.clear()
+    async_save._unreported.clear()

@@ -165,11 +165,11 @@ def test_one_is_replaced_at_one_moment(tmp_path, monkeypatch, can_exchange):
         def cannot(new, old):
             raise OSError("not here")
 
-        monkeypatch.setattr("stratagem._src.checkpoint.format.atomic_swap._exchange", cannot)
+        monkeypatch.setattr("stratagem._src.checkpoint.format.directories._rename_exchange", cannot)
     for number in range(2):
         new = directories.NewDirectory(tmp_path / "one", replace=True)
         (new.hidden / "file").write_text(str(number))
-        new.appear()
+        new.publish()
         assert (tmp_path / "one" / "file").read_text() == str(number)
         assert os.listdir(tmp_path) == ["one"]
 

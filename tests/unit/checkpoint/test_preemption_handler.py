@@ -8,7 +8,7 @@ import time
 import pytest
 
 import stratagem as sg
-from stratagem._src.process.signal_notices import SignalNotices
+from stratagem._src.process.signal_queue import SignalQueue
 from stratagem._src.training.termination_config import TerminationConfig
 
 Handler = sg.distribute.experimental.PreemptionCheckpointHandler
@@ -154,7 +154,7 @@ def test_slurm_announces_by_other_signals(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     both = [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
     assert TerminationConfig().signals_to_watch() == both
-    mine = SignalNotices([signal.SIGUSR1])
+    mine = SignalQueue([signal.SIGUSR1])
     assert TerminationConfig().signals_to_watch() == [signal.SIGTERM, signal.SIGUSR2]
     mine.close()
 
@@ -162,12 +162,12 @@ def test_slurm_announces_by_other_signals(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Handler(None, sg.train.Checkpoint()), "checkpoint_dir must be given"),
+        (lambda: Handler(None, sg.train.Checkpoint()), "A Checkpoint needs checkpoint_dir"),
         (lambda: Handler(None, "here", "there"), "Checkpoint or a CheckpointManager"),
         (lambda: Handler(None, sg.train.Checkpoint(), "x", 42), "must be a TerminationConfig"),
         (lambda: TerminationConfig(exit_fn=42), "exit_fn must be a function"),
-        (lambda: TerminationConfig(grace_period=-1), "0 or more"),
-        (lambda: TerminationConfig(print, signals=[15]), "takes the place of signals"),
+        (lambda: TerminationConfig(grace_period=-1), "at least 0"),
+        (lambda: TerminationConfig(print, signals=[15]), "replaces signals"),
     ],
 )
 def test_wrong_use_is_explained(make, message):
@@ -178,7 +178,7 @@ def test_wrong_use_is_explained(make, message):
 def test_workers_must_have_joined(step, tmp_path):
     spec = sg.train.ClusterSpec({"worker": ["a:1", "b:1"]})
     resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(spec, "worker", 0)
-    with pytest.raises(RuntimeError, match="Make the MultiWorkerMirroredStrategy before"):
+    with pytest.raises(RuntimeError, match="Create the MultiWorkerMirroredStrategy before"):
         Handler(resolver, sg.train.Checkpoint(step=step), str(tmp_path))
 
 

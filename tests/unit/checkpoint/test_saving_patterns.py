@@ -92,7 +92,7 @@ def test_a_program_does_not_end_well_whose_save_failed(tmp_path, end, code):
     command = [sys.executable, "-c", PROGRAM + end, str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == code, ended.stderr
-    assert ("ends with a failure, because checkpoints were not saved" in ended.stderr) == (
+    assert ("exits with an error, because checkpoints were not saved" in ended.stderr) == (
         code != 0
     )
     assert "No space left on device" in ended.stderr

@@ -77,7 +77,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_left_out(tmp_path, caplog):
             lambda: {"v": v}, checkpoint, tmp_path, max_evaluations=1, timeout=60
         ).start()
     assert found == {2: {"v": 2.0}}
-    assert "is not evaluated: it was removed meanwhile" in caplog.text
+    assert ": it was removed meanwhile" in caplog.text
 
 
 def test_a_damaged_checkpoint_is_left_out_and_said(tmp_path, caplog):
@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_left_out_and_said(tmp_path, caplog):
             dict, sg.train.Checkpoint(model=sg.Variable(0.0)), tmp_path, timeout=0.0
         ).start()
     assert found == {}
-    assert "is not evaluated: it cannot be read" in caplog.text
+    assert ": it cannot be read" in caplog.text
 
 
 def test_objects_that_do_not_fit_are_an_error(tmp_path):

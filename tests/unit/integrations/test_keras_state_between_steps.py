@@ -349,14 +349,14 @@ def test_a_save_that_begins_between_two_epochs_is_told_of_the_second(
     model = make(strategy, dense(1, use_bias=False))
     checkpoint = sg.train.Checkpoint(model=model)
     looked, trained, errors = threading.Event(), threading.Event(), []
-    plan = checkpoint._agreement_to_save
+    plan = checkpoint._commit_for_save
 
     def plan_while_the_model_is_trained(target):
         looked.set()
         assert trained.wait(60)
         return plan(target)
 
-    monkeypatch.setitem(checkpoint.__dict__, "_agreement_to_save", plan_while_the_model_is_trained)
+    monkeypatch.setitem(checkpoint.__dict__, "_commit_for_save", plan_while_the_model_is_trained)
 
     def save():
         with pytest.raises(sg.errors.ContextError, match="cannot train or run") as error:

@@ -32,7 +32,8 @@ def test_a_silent_server_is_given_up(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = ParameterClient([f"127.0.0.1:{silent.getsockname()[1]}"], Credentials())
         with pytest.raises(
-            sg.errors.PSUnavailableError, match=r"Waited 0\.3 s for .*/job:ps/task:0"
+            sg.errors.PSUnavailableError,
+            match=r"Timed out after 0\.3 s waiting for .*/job:ps/task:0",
         ):
             client.attach(timeout=0.3)
         with pytest.raises(sg.errors.PSUnavailableError, match="Lost parameter server"):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stratagem._src.checkpoint.async_save import SaveUnderWay
-from stratagem._src.checkpoint.collective_commit import WorkerAgreement
+from stratagem._src.checkpoint.async_save import AsyncSave
+from stratagem._src.checkpoint.collective_commit import CollectiveCommit
 from stratagem._src.checkpoint.format.reader import open_checkpoint
 from stratagem._src.checkpoint.format.tree_metadata import array_key
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects, Keys, named_objects
@@ -21,14 +21,15 @@ from stratagem._src.checkpoint.optimizer_saving import (
 from stratagem._src.checkpoint.options import CheckpointOptions
 from stratagem._src.checkpoint.restore_status import RestoreStatus
 from stratagem._src.checkpoint.restoring import stage_all
-from stratagem._src.checkpoint.saved_values import Change, IteratorPlace, SavedValue
-from stratagem._src.checkpoint.saving import Contents, Target, begin_save
+from stratagem._src.checkpoint.saved_values import Change, IteratorPosition, SavedValue
+from stratagem._src.checkpoint.saving import Contents, Target, prepare_save
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import under_jit
-from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, WholeVariable
+from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, VariableArray
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames, transactions
 from stratagem._src.variables.variable import Variable, create_plain_variable
 
 __all__ = ["Checkpoint"]
@@ -37,31 +38,31 @@ _MAX_SHOWN = 3
 
 
 class Checkpoint:
-    """Saves what a program would lose at its end, and restores it.
+    """Saves and restores variables, optimizers, iterators and other state of a program.
 
-    A checkpoint is a directory in Orbax' format, which other JAX tools read, too; and what they have
-    saved is restored like one of our own. It does not say how variables are spread: what was saved from
-    two parameter servers can be restored into three, into other shards, or into a mirrored variable.
+    A checkpoint is a directory in the Orbax format: other JAX tools read it, and checkpoints that Orbax
+    wrote are restored like our own. It is independent of the sharding: a checkpoint of variables on two
+    parameter servers can be restored onto three, into other shards, or into a mirrored variable.
 
-    ``save`` takes the values and returns; they are written while the program goes on. A checkpoint
-    appears under its name when it is complete: a save that is interrupted leaves the last one as it was.
+    ``save`` takes a snapshot of the values and returns; they are written in the background. A checkpoint
+    gets its name when it is complete (atomic rename), so an interrupted save does not affect earlier ones.
 
-    Where several workers train in step all of them call ``restore``, and ``save`` too, with a path that
-    all of them see. Each writes a part of what they have in common, and what is its own. The leader can
-    also save alone, unless each worker has a part of a value. What is on parameter
-    servers they write and read themselves: they must see the path, too.
+    With several data-parallel workers, all of them call ``restore``, and ``save`` too, with a path on a
+    shared file system. Each writes a share of the common values, and its own values. The leader can also
+    save alone, unless a value is sharded over the workers. Parameter servers write and read their own
+    variables: they must see the path, too.
 
     Args:
         **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, the loop of an elastic
             function, Keras layers, models, optimizers and metrics, objects of ``flax.nnx``, arrays, Python
-            numbers, or structures of them, by name. Keras objects must be built before they are saved; what
-            is restored into one that is not, it gets when it is built. The state that an optimizer has on
-            parameter servers is saved for the variables given here. They are attributes of the Checkpoint,
-            too, and more can be assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced when
-            they are restored: read them from the Checkpoint.
+            numbers, or structures of them, by name. Keras objects must be built before they are saved; an
+            unbuilt one is restored when it is built. Optimizer state on parameter servers is saved for the
+            variables given here. The objects are also attributes of the Checkpoint, and more can be
+            assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced when they are restored: read
+            them from the Checkpoint.
 
     Raises:
-        InvalidArgumentError: If something else is given, or two have the same name.
+        InvalidArgumentError: If an object is of another kind, or two have the same name.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -79,9 +80,9 @@ class Checkpoint:
     _objects: CheckpointObjects
     _count: int
     _counter: Variable | None
-    _last: SaveUnderWay | None
+    _last: AsyncSave | None
 
-    def __init__(self, **objects: Any) -> None:
+    def __init__(self, **objects: PyTree) -> None:
         self._count = 0
         self._counter = None
         self._last = None
@@ -100,7 +101,7 @@ class Checkpoint:
             return given[name]
         raise AttributeError(f"Checkpoint has no attribute {name!r}. It holds {sorted(given)}.")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: PyTree) -> None:
         if name.startswith("_"):
             super().__setattr__(name, value)
             return
@@ -116,7 +117,7 @@ class Checkpoint:
         return self._counter
 
     def _set_count(self, number: int) -> None:
-        # Without a variable, unless somebody asks for it: that would start JAX.
+        # The variable is created on first use only, because that initializes the JAX backend.
         self._count = number
         if self._counter is not None:
             self._counter.assign(number)
@@ -126,16 +127,16 @@ class Checkpoint:
     def save(
         self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None
     ) -> str:
-        """Saves everything in a new directory, ``file_prefix`` with a number behind it.
+        """Saves everything in a new directory, ``{file_prefix}-{number}``.
 
-        The number is one above ``save_counter``, or above those of the checkpoints there are. What saves
-        that were killed have left behind in the directory is removed.
+        The number is one above ``save_counter`` and above existing checkpoints. Leftovers of killed saves
+        in the directory are removed.
 
-        An error of the disk comes at the next call of a method of this Checkpoint, ``sync`` for one. If
-        there is none, the program ends with another exit code than 0.
+        The next method call of this Checkpoint, such as ``sync``, raises an error of writing. If there is
+        none, the program exits with a non-zero code.
 
         Returns:
-            The path of the directory; the same on all workers that give the same prefix.
+            The path of the directory; the same on all workers that pass the same prefix.
 
         Raises:
             ContextError: In a replica or a compiled function.
@@ -145,9 +146,9 @@ class Checkpoint:
     def write(
         self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None
     ) -> str:
-        """Saves everything in a directory with exactly this path, in place of one that is there.
+        """Saves everything in a directory with exactly this path; replaces an existing one.
 
-        Neither is it counted, nor is the count saved. See ``save``.
+        It does not change ``save_counter``, nor save it. See ``save``.
         """
         return self._save(Target(Path(file_prefix), is_exact=True), options)
 
@@ -158,13 +159,13 @@ class Checkpoint:
         options: CheckpointOptions | None,
         then: Callable[[], None],
     ) -> str:
-        """Does what ``save`` does.
+        """Saves like ``save``, with an explicit number and a callback.
 
         Args:
             prefix: The path without its number.
             number: The number; ``None`` for the next.
             options: See ``save``.
-            then: Called, by the first worker alone, when the checkpoint is complete.
+            then: Called by the first worker when the checkpoint is complete.
         """
         return self._save(Target(prefix, number, self._saves_so_far()), options, then)
 
@@ -181,8 +182,8 @@ class Checkpoint:
         _check_not_interrupting()
         self._take(self._given)
         self.sync()
-        agreement = self._agreement_to_save(target)
-        save, number = begin_save(target, self._contents, agreement, then)
+        commit = self._commit_for_save(target)
+        save, number = prepare_save(target, self._contents, commit, then)
         if number is not None:
             self._set_count(number)
         self._last = save
@@ -192,11 +193,11 @@ class Checkpoint:
         return str(target.prefix.with_name(save.path.name))
 
     def sync(self) -> None:
-        """Waits until the last save is on the disk.
+        """Waits until the last save is on disk.
 
         Raises:
             OSError: If it could not be written.
-            UnavailableError: If another worker was lost before all had written their parts.
+            UnavailableError: If another worker was lost before all had written their shares.
         """
         if self._last is not None:
             self._last.wait()
@@ -209,30 +210,29 @@ class Checkpoint:
         save_path: str | os.PathLike[str] | None,
         options: CheckpointOptions | None = None,
     ) -> RestoreStatus:
-        """Gives everything the value that it had when the checkpoint was saved, ``save_counter`` too.
+        """Restores all objects, and ``save_counter``, from a checkpoint.
 
-        With ``None``, as ``latest_checkpoint`` returns at the first start, everything stays as it is.
+        With ``None``, which ``latest_checkpoint`` returns on the first start, nothing changes.
 
-        Arrays of the checkpoint that nothing here asks for are left out. Everything is checked first, on
-        all workers and servers: if this raises one of the following, nothing has changed anywhere. The
-        state of an optimizer that has not taken a step yet is checked as far as its variables are known,
-        and otherwise at its first step. A Keras object that is not built yet gets its values when it is
-        first called, or takes its first step, and is checked then.
+        Arrays in the checkpoint that no object matches are ignored. Everything is checked first, on all
+        workers and servers: if this raises one of the following errors, nothing has changed. The state of
+        an optimizer that has not taken a step yet is checked as far as its variables are known, otherwise
+        at its first step. An unbuilt Keras object is checked and restored on its first call or step.
 
         Args:
-            save_path: What ``save`` has returned; a directory that Orbax has written; or one that we have
-                written before our format was Orbax'.
-            options: Taken for the sake of programs for TensorFlow.
+            save_path: A path that ``save`` returned; a directory that Orbax wrote; or one in our format
+                before Orbax.
+            options: Accepted for compatibility with TensorFlow.
 
         Returns:
-            What ``assert_consumed()`` can be asked of.
+            A status with ``assert_consumed()``.
 
         Raises:
-            NotFoundError: If there is no checkpoint, or it lacks something.
-            InvalidArgumentError: If a shape or element type differs, or an optimizer's state is that of
-                another optimizer.
-            DataLossError: If a file is damaged.
-            PSUnavailableError: If a parameter server is gone. If it is lost while values are on their way,
+            NotFoundError: If there is no checkpoint, or an object is missing in it.
+            InvalidArgumentError: If a shape or dtype differs, or an optimizer's state is that of another
+                optimizer.
+            DataLossError: If a file is corrupt.
+            PSUnavailableError: If a parameter server is lost. If it is lost during the transfer of values,
                 some have changed.
             ContextError: In a replica or a compiled function.
         """
@@ -243,7 +243,7 @@ class Checkpoint:
         save_path: str | os.PathLike[str] | None,
         options: CheckpointOptions | None = None,
     ) -> RestoreStatus:
-        """Does what ``restore`` does, except that ``save_counter`` stays as it is."""
+        """Restores like ``restore``, except for ``save_counter``."""
         return self._restore(save_path, with_counter=False)
 
     def _restore(
@@ -253,7 +253,7 @@ class Checkpoint:
         _check_not_interrupting()
         self._take(self._given, allows_unbuilt=True)
         self.sync()
-        agreement = self._agreement("restoring a checkpoint")
+        commit = self._commit("restoring a checkpoint")
         changes: list[Change] = []
         left: list[str] = []
 
@@ -261,59 +261,60 @@ class Checkpoint:
             if save_path is None:
                 return None
             path = Path(save_path)
-            saved = open_checkpoint(path, agreement.worker)
-            staged, unused = stage_all(self._objects, saved, path, agreement.num_workers)
+            saved = open_checkpoint(path, commit.worker)
+            staged, unused = stage_all(self._objects, saved, path, commit.num_workers)
             changes.extend(staged)
             left.extend(unused)
             if with_counter and COUNTER in saved.names:
-                number = int(saved.array(COUNTER).whole())
+                number = int(saved.array(COUNTER).read())
                 changes.append(lambda: self._set_count(number))
             return saved.fingerprint
 
-        fingerprints = agreement.settle(check)
+        fingerprints = commit.run_on_all(check)
         if len(set(fingerprints)) > 1:
             raise InvalidArgumentError(
-                f"All workers must restore the same checkpoint, but what they find at {save_path} differs. "
-                "Give them the path of a directory that all of them see."
+                f"All workers must restore the same checkpoint, but the content of {save_path} differs "
+                "between them. Use a path on a shared file system."
             )
         changes.reverse()
 
         def change_all() -> None:
             while changes:
-                changes.pop()()  # and with it goes the memory for what it has read
+                changes.pop()()  # pop frees the memory of the values it has read
 
         thread = threading.get_ident()
         try:
             _restoring.add(thread)
-            # As one call: no other thread sees some of the variables restored and others not.
-            state.atomically(lambda _: change_all())
+            # Atomically: no other thread sees a mix of restored and old variables.
+            transactions.atomically(lambda _: change_all())
         finally:
-            # One call into C, before which no interrupt comes: another call in it would let one in.
+            # A single C call: an interrupt cannot come before it takes effect. A Python call here would
+            # let one in, and leave the thread marked as restoring.
             _restoring.discard(thread)
             self._take(self._objects.structure(), allows_unbuilt=True)
         if save_path is not None:
             for value in self._objects.plain.values():
-                if isinstance(value, IteratorPlace):
+                if isinstance(value, IteratorPosition):
                     value.note_restored(self._variables_here)
         return RestoreStatus(None if save_path is None else left)
 
-    # --- what there is to save ----------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------------------
 
-    def _agreement_to_save(self, target: Target) -> WorkerAgreement:
-        """Returns what ties the workers together; nothing, if this one saves alone, and can."""
-        held_by_all = self._held_by_all()
-        if held_by_all:
-            shown = ", ".join(map(repr, held_by_all[:_MAX_SHOWN]))
-            return self._agreement(
-                f"saving a checkpoint (every worker calls save(), also those where should_checkpoint is "
-                f"false, because each of them has a part of {shown})"
+    def _commit_for_save(self, target: Target) -> CollectiveCommit:
+        """Returns the commit of all workers, or of this worker alone if the others do not save."""
+        collective = self._collective_names()
+        if collective:
+            shown = ", ".join(map(repr, collective[:_MAX_SHOWN]))
+            return self._commit(
+                f"saving a checkpoint (every worker must call save(), even if should_checkpoint is false, "
+                f"because {shown} is sharded over the workers)"
             )
-        agreement = self._agreement("saving a checkpoint")
-        agreement.be_alone_unless_all_come(os.path.abspath(target.prefix))
-        return agreement
+        commit = self._commit("saving a checkpoint")
+        commit.detach_unless_all_arrive(os.path.abspath(target.prefix))
+        return commit
 
-    def _held_by_all(self) -> list[str]:
-        """Returns the names of what no worker can save alone."""
+    def _collective_names(self) -> list[str]:
+        """Returns the names of the values that no worker can save alone."""
         objects = self._objects
         values = {**objects.local}
         for name in objects.optimizers:
@@ -321,13 +322,14 @@ class Checkpoint:
         return [
             name
             for name, value in values.items()
-            if value.is_read_together or (isinstance(value, IteratorPlace) and value.is_distributed)
+            if value.is_read_collectively
+            or (isinstance(value, IteratorPosition) and value.is_distributed)
         ]
 
-    def _agreement(self, what: str) -> WorkerAgreement:
+    def _commit(self, what: str) -> CollectiveCommit:
         plain = self._objects.plain.values()
-        distributed = any(isinstance(v, IteratorPlace) and v.is_distributed for v in plain)
-        return WorkerAgreement(self._local_variables(), what, together=distributed)
+        distributed = any(isinstance(v, IteratorPosition) and v.is_distributed for v in plain)
+        return CollectiveCommit(self._local_variables(), what, together=distributed)
 
     def _local_variables(self) -> Iterator[Variable]:
         yield from self._objects.variables.values()
@@ -340,14 +342,14 @@ class Checkpoint:
                 yield variable
 
     def _contents(self) -> Contents:
-        # Again: another thread may have begun to train a Keras model, whose steps have its variables.
+        # Collect again: another thread may have started to train a Keras model meanwhile.
         self._take(self._given)
         objects = self._objects
         values: dict[Keys, SavedValue] = {
             objects.keys[name]: value for name, value in objects.local.items()
         }
         remote: dict[Keys, RemoteArray] = {
-            objects.keys[name]: WholeVariable(variable) for name, variable in objects.remote.items()
+            objects.keys[name]: VariableArray(variable) for name, variable in objects.remote.items()
         }
         for name in objects.optimizers:
             values.update(local_values(name, objects))
@@ -358,24 +360,24 @@ class Checkpoint:
 
 
 _restoring: set[int] = set()
-"""Threads that are changing variables and all else that is restored."""
+"""Ids of threads that are inside ``restore`` and changing values."""
 
 
 def _check_not_interrupting() -> None:
-    """Refuses to save what is restored by halves: in a signal handler that interrupts ``restore``."""
+    """Raises in a signal handler that interrupts ``restore``: the state is half restored."""
     if threading.get_ident() in _restoring:
         raise ContextError(
             "A signal handler cannot save or restore a Checkpoint while it interrupts Checkpoint.restore() "
-            "of the same thread: some variables have their restored values, others have not. Set a flag "
-            "in the handler, and do it in the loop when the flag is set."
+            "in the same thread: only some variables are restored. Set a flag in the handler, and check "
+            "the flag in the training loop."
         )
 
 
 def _check_context(what: str) -> None:
     replica = context.get_replica_context() if context.has_strategy() else None
     in_replica = replica is not None and replica.num_replicas_in_sync > 1
-    if in_replica or state.current_frame() is not None or under_jit():
+    if in_replica or frames.current_frame() is not None or under_jit():
         raise ContextError(
-            f"Checkpoint.{what}() is called in a replica or a compiled function. Call it outside of "
+            f"Checkpoint.{what}() cannot be called in a replica or a compiled function. Call it outside of "
             "strategy.run(), sg.function and JAX transformations."
         )

@@ -1,4 +1,4 @@
-"""``WorkerAgreement``: workers that save or restore together come to the same end."""
+"""``CollectiveCommit``: workers that save or restore together all succeed or all fail."""
 
 from __future__ import annotations
 
@@ -13,115 +13,121 @@ from stratagem._src.core.errors import RemoteError, StratagemError
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["WorkerAgreement", "spans_workers"]
+__all__ = ["CollectiveCommit", "spans_workers"]
 
 _TOPIC = "checkpoints"
-_SECONDS_BETWEEN_SIGNS = 5.0
+_HEARTBEAT_INTERVAL_SECONDS = 5.0
 
 
-class WorkerAgreement:
-    """What the workers that have the same variables tell each other while all do the same.
+class CollectiveCommit:
+    """Runs steps on all workers that share variables; if one worker fails, all raise.
 
-    Alone, as a process is whose variables are its own or whose cluster has failed, it tells nobody.
+    A process without shared variables, or whose cluster has failed, runs the steps alone.
 
-    A save that is still being written is waited for: its workers have to agree first.
+    It first waits for a pending save, whose own collectives must come before.
 
     Args:
-        variables: The variables that it is about.
+        variables: The variables that are saved or restored.
         what: What all workers do, for messages.
-        together: Whether it is about something else, too, that all workers have.
+        together: Whether other objects that all workers share are saved or restored too.
     """
 
     def __init__(self, variables: Iterable[Variable], what: str, *, together: bool = False) -> None:
         wait_for_saves()
         together = together or any(map(spans_workers, variables))
-        joined = joined_cluster() if together else None
-        # A survivor of a cluster that has failed can still save what it has.
-        usable = joined is not None and not joined.watch.has_failed
-        self._joined: JoinedCluster | None = joined if usable else None
+        cluster = joined_cluster() if together else None
+        # A survivor of a failed cluster can still save its own values.
+        usable = cluster is not None and not cluster.watch.has_failed
+        self._cluster: JoinedCluster | None = cluster if usable else None
         self._what = what
-        self._last_sign = time.monotonic()
+        self._last_heartbeat = time.monotonic()
         self._in_background = False
 
-    def be_alone_unless_all_come(self, prefix: str) -> None:
-        """Finds out whether the other workers do the same at this place; else this one does it alone.
+    def detach_unless_all_arrive(self, prefix: str) -> None:
+        """Waits until all workers make this call; if one does not come, this worker continues alone.
 
         Args:
-            prefix: Where it is about to save. Workers that save elsewhere do not do the same.
+            prefix: The path to save to. Workers that save to another path do not count.
         """
-        joined = self._joined
-        if joined is not None and not joined.watch.all_come(f"{self._what} {prefix}", self._what):
-            self._joined = None
+        cluster = self._cluster
+        if cluster is not None and not cluster.watch.all_arrive(
+            f"{self._what} {prefix}", self._what
+        ):
+            self._cluster = None
 
     @property
     def worker(self) -> int:
-        """The number of this worker."""
-        return 0 if self._joined is None else self._joined.process_id
+        """The index of this worker."""
+        return 0 if self._cluster is None else self._cluster.process_id
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
-        return 1 if self._joined is None else len(self._joined.workers)
+        """Number of workers."""
+        return 1 if self._cluster is None else len(self._cluster.workers)
 
     @property
-    def is_of_the_past(self) -> bool:
-        """Whether the workers have formed anew since, without those that were lost."""
-        return self._joined is not None and joined_cluster() is not self._joined
+    def is_superseded(self) -> bool:
+        """Whether the cluster has re-formed since, without lost workers."""
+        return self._cluster is not None and joined_cluster() is not self._cluster
 
-    def go_on_in_background(self) -> None:
-        """Says that from now on a thread of its own settles things, while programs run."""
+    def run_in_background(self) -> None:
+        """Declares that later steps run in a background thread, concurrently with programs."""
         self._in_background = True
 
-    def settle(self, do: Callable[[], Any]) -> list[Any]:
-        """Does something on every worker and returns what each returned; raises on all if one does.
+    def run_on_all(self, do: Callable[[], Any]) -> list[Any]:
+        """Calls ``do`` on every worker and returns all results; raises on all workers if one raises.
 
         Args:
-            do: Returns plain data. Its error is raised on this worker, and one that tells of it on the
-                others.
+            do: Returns plain data. This worker raises its error; the others raise one that describes it.
         """
-        if self._joined is None:
+        if self._cluster is None:
             return [do()]
         error: Exception | None = None
         try:
-            told = {"value": do()}
+            result = {"value": do()}
         except Exception as failure:
-            error, told = failure, {"error": _described(failure)}
-        every = self._exchange(told)
-        while any("busy" in part for part in every):
-            every = self._exchange(told)
+            error, result = failure, {"error": _describe_error(failure)}
+        results = self._all_gather(result)
+        while any("busy" in part for part in results):
+            results = self._all_gather(result)
         if error is not None:
             raise error
-        for name, part in zip(self._joined.workers, every, strict=True):
+        for name, part in zip(self._cluster.workers, results, strict=True):
             if "error" in part:
                 kind, text = part["error"]
-                raise _rebuilt(kind, f"{name} has stopped {self._what}: {text}")
-        return [part["value"] for part in every]
+                raise _rebuild_error(kind, f"{name} failed while {self._what}: {text}")
+        return [part["value"] for part in results]
 
-    def show_sign(self) -> None:
-        """Lets the others, who wait in ``settle``, know that this worker is still at it."""
-        if self._joined is None or time.monotonic() - self._last_sign < _SECONDS_BETWEEN_SIGNS:
+    def send_heartbeat(self) -> None:
+        """Tells the workers that wait in ``run_on_all`` that this one is still busy, at most every 5 s."""
+        if (
+            self._cluster is None
+            or time.monotonic() - self._last_heartbeat < _HEARTBEAT_INTERVAL_SECONDS
+        ):
             return
-        self._exchange({"busy": True})
+        self._all_gather({"busy": True})
 
-    def _exchange(self, value: Any) -> Sequence[Any]:
-        assert self._joined is not None
+    def _all_gather(self, value: object) -> Sequence[Any]:
+        assert self._cluster is not None
         in_sequence = not self._in_background
-        every = self._joined.watch.exchange(_TOPIC, value, self._what, in_sequence=in_sequence)
-        self._last_sign = time.monotonic()
-        return every
+        results = self._cluster.watch.all_gather_object(
+            _TOPIC, value, self._what, in_sequence=in_sequence
+        )
+        self._last_heartbeat = time.monotonic()
+        return results
 
 
 def spans_workers(variable: Variable) -> bool:
-    """Returns whether other workers have the variable too."""
+    """Returns whether the variable is shared with other workers."""
     return isinstance(variable, DistributedVariable) and variable.group.spans_processes
 
 
-def _described(error: Exception) -> tuple[str, str]:
+def _describe_error(error: Exception) -> tuple[str, str]:
     kind = type(error).__name__
     return kind, str(error) if isinstance(error, StratagemError) else f"{kind}: {error}"
 
 
-def _rebuilt(kind: str, text: str) -> StratagemError:
+def _rebuild_error(kind: str, text: str) -> StratagemError:
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, StratagemError):
         return found(text)

@@ -1,4 +1,4 @@
-"""Which checkpoints there are in a directory, also while they come."""
+"""Finds the checkpoints in a directory, and waits for new ones."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE
 
 __all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint", "make_latest"]
 
-_POLL_SECONDS = 1.0
+_POLL_INTERVAL_SECONDS = 1.0
 
 
 def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tuple[int, Path]]:
-    """Returns the checkpoints in a directory, oldest first, with the times when they were saved, in ns.
+    """Returns the checkpoints in a directory, oldest first, each with its save time in ns.
 
     Args:
         directory: The directory; it need not exist.
-        prefix: Their names without the number; default any.
+        prefix: The name without the number; default any.
     """
     found = []
     for number, path in numbered(directory, prefix):
@@ -35,9 +35,9 @@ def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tup
 
 
 def make_latest(new: Path, directory: Path) -> None:
-    """Sees to it that a checkpoint, which is to appear in a directory, is later than all there.
+    """Sets the time of an unpublished checkpoint after those of all checkpoints in a directory.
 
-    Its time alone does not tell: somebody may have set the clock back.
+    The clock alone is not enough: it may have been set back.
     """
     own = new / METADATA_FILE
     last = max((time for time, _ in complete_checkpoints(directory)), default=0)
@@ -48,13 +48,13 @@ def make_latest(new: Path, directory: Path) -> None:
 def latest_checkpoint(
     checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
 ) -> str | None:
-    """Returns the path of the last checkpoint that was saved in a directory, or ``None``.
+    """Returns the path of the latest checkpoint in a directory, or ``None``.
 
-    A save of this process that is still being written there is waited for.
+    It waits for a pending save of this process into the directory.
 
     Args:
         checkpoint_dir: The directory.
-        latest_filename: Taken for the sake of programs for TensorFlow, which keeps a list in a file.
+        latest_filename: Accepted for compatibility with TensorFlow, which keeps a list in a file.
 
     >>> import tempfile
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
@@ -73,13 +73,13 @@ def checkpoints_iterator(
 ) -> Iterator[str]:
     """Yields the latest checkpoint of a directory whenever there is a new one, for an evaluator.
 
-    Checkpoints that came while the last one was being looked at are left out, but for the latest.
+    Of several checkpoints that are saved between two iterations, only the latest is yielded.
 
     Args:
         checkpoint_dir: The directory; it need not exist yet.
-        min_interval_secs: Seconds from one checkpoint to the next, at least.
-        timeout: Seconds to wait for a new one before the iteration ends; default for ever.
-        timeout_fn: Called after ``timeout`` instead; the iteration ends if it returns ``True``, and else
+        min_interval_secs: Minimum number of seconds between two checkpoints.
+        timeout: Seconds to wait for a new checkpoint before the iteration ends; default no limit.
+        timeout_fn: Called after each ``timeout``; the iteration ends if it returns ``True``, otherwise it
             waits again.
 
     >>> import tempfile
@@ -113,4 +113,4 @@ def _wait_for_new(
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return None
-        time.sleep(_POLL_SECONDS if left is None else min(_POLL_SECONDS, left))
+        time.sleep(_POLL_INTERVAL_SECONDS if left is None else min(_POLL_INTERVAL_SECONDS, left))

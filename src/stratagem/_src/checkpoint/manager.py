@@ -1,4 +1,4 @@
-"""``CheckpointManager``: keeps the last checkpoints, and removes those before."""
+"""``CheckpointManager``: keeps the latest checkpoints and removes older ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 from stratagem._src.checkpoint.async_save import wait_for_saves
 from stratagem._src.checkpoint.checkpoint import Checkpoint
-from stratagem._src.checkpoint.format.directories import remove_directory, remove_left_overs
+from stratagem._src.checkpoint.format.directories import remove_directory, remove_leftovers
 from stratagem._src.checkpoint.locating import complete_checkpoints
 from stratagem._src.checkpoint.options import CheckpointOptions
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import IntegerLike
 
 __all__ = ["CheckpointManager"]
 
@@ -23,17 +24,18 @@ _NANOSECONDS_PER_HOUR = 3600e9
 
 
 class CheckpointManager:
-    """Saves checkpoints under one name in one directory, and keeps the last of them.
+    """Saves numbered checkpoints in one directory, and keeps the latest of them.
 
     Args:
-        checkpoint: What to save.
-        directory: Where.
-        max_to_keep: How many to keep; ``None`` for all. An older one is removed when a new one is complete.
-        keep_checkpoint_every_n_hours: A checkpoint that would be removed is kept for good if it was saved
-            this long after the last one that was.
-        checkpoint_name: What the checkpoints are called, with a number behind it.
-        step_counter: A variable or a number of the program's steps, for ``checkpoint_interval``.
-        checkpoint_interval: ``save`` does nothing until so many steps after the last save.
+        checkpoint: The ``Checkpoint`` to save.
+        directory: The directory.
+        max_to_keep: Number of checkpoints to keep; ``None`` for all. An older one is removed when a new one
+            is complete.
+        keep_checkpoint_every_n_hours: Keeps a checkpoint permanently instead of removing it, if it was
+            saved at least this long after the last permanent one.
+        checkpoint_name: The name of the checkpoints, without the number.
+        step_counter: A variable or number that counts steps, for ``checkpoint_interval``.
+        checkpoint_interval: ``save`` is a no-op until this many steps after the last save.
         init_fn: Called by ``restore_or_initialize`` if there is no checkpoint.
 
     >>> import tempfile
@@ -59,18 +61,18 @@ class CheckpointManager:
         max_to_keep: int | None,
         keep_checkpoint_every_n_hours: float | None = None,
         checkpoint_name: str = "ckpt",
-        step_counter: Any = None,
+        step_counter: IntegerLike = None,
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
     ) -> None:
         if max_to_keep is not None and max_to_keep <= 0:
             raise InvalidArgumentError(
-                f"max_to_keep is the number of checkpoints to keep, at least 1, got {max_to_keep}. Give "
+                f"max_to_keep is the number of checkpoints to keep, at least 1, got {max_to_keep}. Use "
                 "None to keep all."
             )
         if (checkpoint_interval is None) != (step_counter is None):
             raise InvalidArgumentError(
-                "checkpoint_interval is counted in steps: give step_counter with it, and only with it."
+                "checkpoint_interval is counted in steps: pass step_counter with it, and only with it."
             )
         self._checkpoint = checkpoint
         self._directory = os.fspath(directory)
@@ -83,55 +85,55 @@ class CheckpointManager:
         self._last_step: int | None = None
         self._before_saves: list[Callable[[], None]] = []
         self._after_saves: list[Callable[[str], None]] = []
-        self._kept_for_good = _KeptForGood(Path(directory) / f".{checkpoint_name}.kept.json")
+        self._permanent = _PermanentCheckpoints(Path(directory) / f".{checkpoint_name}.kept.json")
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """What is saved."""
+        """The ``Checkpoint`` that is saved."""
         return self._checkpoint
 
     @property
     def directory(self) -> str:
-        """Where it is saved."""
+        """The directory."""
         return self._directory
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """How many steps are between two saves, at least."""
+        """Minimum number of steps between two saves."""
         return self._interval
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths of the checkpoints, oldest first; not of those that are kept for good.
+        """The paths of the checkpoints, oldest first, without permanent ones.
 
-        A save that is still being written is waited for.
+        Waits for a pending save.
         """
         wait_for_saves(Path(self._directory))
         return [str(path) for _, path in self._managed()]
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the last checkpoint; ``None`` if there is none."""
+        """The path of the latest checkpoint, or ``None``."""
         paths = self.checkpoints
         return paths[-1] if paths else None
 
     def save(
         self,
-        checkpoint_number: Any = None,
+        checkpoint_number: IntegerLike = None,
         check_interval: bool = True,
         options: CheckpointOptions | None = None,
     ) -> str | None:
-        """Saves a checkpoint, and removes what is not to be kept when that is complete.
+        """Saves a checkpoint, and removes old ones when it is complete.
 
         Args:
-            checkpoint_number: The number behind the name, a variable or number, instead of the next. A
-                checkpoint that has it is replaced.
-            check_interval: Whether nothing is done if the last save was less than ``checkpoint_interval``
+            checkpoint_number: The checkpoint's number, a variable or number, instead of the next. An
+                existing checkpoint with this number is replaced.
+            check_interval: Whether to do nothing if the last save was less than ``checkpoint_interval``
                 steps ago.
             options: See ``Checkpoint.save``.
 
         Returns:
-            The path; ``None`` if nothing was done.
+            The path; ``None`` if nothing was saved.
         """
         step = None if self._step_counter is None else int(self._step_counter)
         if check_interval and self._interval is not None and self._last_step is not None:
@@ -144,23 +146,23 @@ class CheckpointManager:
             prepare()
         path = self._checkpoint.save_numbered(prefix, number, options, self._remove_old)
         self._last_step = step
-        for take_note in self._after_saves:
-            take_note(path)
+        for listener in self._after_saves:
+            listener(path)
         return path
 
     def before_saves(self, listener: Callable[[], None]) -> None:
-        """Has ``listener`` called before each save, to bring what is saved up to date."""
+        """Registers ``listener``, which is called before each save to update the saved state."""
         self._before_saves.append(listener)
 
     def after_saves(self, listener: Callable[[str], None]) -> None:
-        """Has ``listener`` called with the path after each save, which may not be on the disk yet."""
+        """Registers ``listener``, called with the path after each save, perhaps before it is on disk."""
         self._after_saves.append(listener)
 
     def restore_or_initialize(self) -> str | None:
-        """Restores the last checkpoint, or calls ``init_fn`` if there is none.
+        """Restores the latest checkpoint, or calls ``init_fn`` if there is none.
 
         Returns:
-            The path of what was restored; ``None`` if there was nothing.
+            The path of the restored checkpoint, or ``None``.
         """
         latest = self.latest_checkpoint
         if latest is None:
@@ -173,37 +175,37 @@ class CheckpointManager:
         return latest
 
     def sync(self) -> None:
-        """Waits until the last save is on the disk. See ``Checkpoint.sync``."""
+        """Waits until the last save is on disk. See ``Checkpoint.sync``."""
         self._checkpoint.sync()
 
     def _managed(self) -> list[tuple[int, Path]]:
-        kept = self._kept_for_good.names()
+        kept = self._permanent.names()
         found = complete_checkpoints(Path(self._directory), self._name)
         return [(saved, path) for saved, path in found if path.name not in kept]
 
     def _remove_old(self) -> None:
-        # What cannot be removed now is removed after the next save: the new checkpoint is good.
+        # An error here must not fail the save, whose checkpoint is complete. The next save tries again.
         with contextlib.suppress(OSError):
-            remove_left_overs(Path(self._directory))
+            remove_leftovers(Path(self._directory))
             if self._max_to_keep is not None:
                 for saved, path in self._managed()[: -self._max_to_keep]:
-                    if not self._keep_for_good(saved, path):
+                    if not self._keep_permanently(saved, path):
                         remove_directory(path)
 
-    def _keep_for_good(self, saved: int, path: Path) -> bool:
+    def _keep_permanently(self, saved: int, path: Path) -> bool:
         if self._keep_every is None:
             return False
-        if saved - self._kept_for_good.last_time() < self._keep_every * _NANOSECONDS_PER_HOUR:
+        if saved - self._permanent.last_time() < self._keep_every * _NANOSECONDS_PER_HOUR:
             return False
-        self._kept_for_good.add(path.name, saved)
+        self._permanent.add(path.name, saved)
         return True
 
 
-class _KeptForGood:
-    """The checkpoints that a manager does not remove, in a file that outlives it.
+class _PermanentCheckpoints:
+    """The checkpoints that a manager keeps permanently, listed in a file.
 
     Args:
-        path: The file. Without it nothing is kept for good, and time counts from now.
+        path: The file. Without it, no checkpoint is permanent, and the interval starts now.
     """
 
     def __init__(self, path: Path) -> None:
@@ -215,11 +217,11 @@ class _KeptForGood:
         return set(self._read())
 
     def last_time(self) -> int:
-        """Returns when the last of them was saved; without any, when this began."""
+        """Returns the save time of the last permanent checkpoint; without any, the start time."""
         return max([self._begun if not self._read() else 0, *self._read().values()])
 
     def add(self, name: str, saved: int) -> None:
-        """Keeps one more."""
+        """Adds a checkpoint."""
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps({**self._read(), name: saved}))
         new.replace(self._path)

@@ -1,4 +1,4 @@
-"""The names of what a checkpoint saves."""
+"""``named_objects``: flattens the objects of a checkpoint and names them by their paths."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.checkpoint.format.tree_metadata import Key, array_key
-from stratagem._src.checkpoint.nnx_objects import Live, is_nnx_object, nnx_parts
+from stratagem._src.checkpoint.nnx_objects import LiveArray, is_nnx_object, nnx_parts
 from stratagem._src.checkpoint.saved_values import (
-    IteratorPlace,
+    IteratorPosition,
     PlainArray,
     PlainNumber,
     RandomKey,
@@ -20,16 +20,17 @@ from stratagem._src.checkpoint.saved_values import (
     SavedVariable,
 )
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Leaf
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.optimizer import Optimizer
-from stratagem._src.variables.place_names import place_name
-from stratagem._src.variables.stand_ins import (
+from stratagem._src.variables.foreign_variables import (
     NotBuiltError,
-    held_variables,
     is_variable,
+    trackable_variables,
     variable_of,
 )
+from stratagem._src.variables.path_names import path_name
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["CheckpointObjects", "named_objects"]
@@ -40,15 +41,15 @@ Keys = tuple[Key, ...]
 
 
 class CheckpointObjects(NamedTuple):
-    """What a Checkpoint holds, by name.
+    """The objects of a Checkpoint, by name.
 
     Attributes:
-        variables: The variables, wherever they are.
+        variables: The variables, local and remote.
         plain: Arrays and numbers.
         optimizers: The optimizers.
-        unbuilt: Keras objects that have not got their variables yet.
-        keys: The way to each in the structure.
-        structure: Returns the structure, with the arrays and numbers that were put in places of others.
+        unbuilt: Keras objects that do not have their variables yet.
+        keys: The path to each in the structure.
+        structure: Returns the structure, with replaced arrays and numbers.
     """
 
     variables: dict[str, Variable]
@@ -65,7 +66,7 @@ class CheckpointObjects(NamedTuple):
 
     @property
     def local(self) -> dict[str, SavedValue]:
-        """What is saved of this process, optimizers apart."""
+        """The values of this process, without optimizers."""
         of_variables: dict[str, SavedValue] = {
             name: SavedVariable(v)
             for name, v in self.variables.items()
@@ -79,9 +80,9 @@ class CheckpointObjects(NamedTuple):
 
 
 def named_objects(objects: Mapping[str, Any], *, allows_unbuilt: bool = False) -> CheckpointObjects:
-    """Returns what there is in a structure, with the ways to them as names.
+    """Returns the objects in a structure, named by their paths.
 
-    Of a metric they are its variables.
+    A metric is represented by its variables.
 
     >>> import stratagem as sg
     >>> model = {"w": sg.Variable(1.0), "b": sg.Variable(0.0)}
@@ -90,37 +91,39 @@ def named_objects(objects: Mapping[str, Any], *, allows_unbuilt: bool = False) -
 
     Args:
         objects: The structure.
-        allows_unbuilt: Whether Keras objects may be there that get their variables later.
+        allows_unbuilt: Whether Keras objects may still be unbuilt.
 
     Raises:
-        InvalidArgumentError: If there is something else, or two of them have the same name.
-        NotBuiltError: If a Keras object has not got its variables yet, and that is not allowed.
+        InvalidArgumentError: If an object is of another kind, or two have the same name.
+        NotBuiltError: If a Keras object is unbuilt, and that is not allowed.
     """
-    ways, structure = jax.tree_util.tree_flatten_with_path(dict(objects), is_leaf=_is_object)
-    leaves = [leaf for _, leaf in ways]
+    leaves_with_path, structure = jax.tree_util.tree_flatten_with_path(
+        dict(objects), is_leaf=_is_object
+    )
+    leaves = [leaf for _, leaf in leaves_with_path]
     found = CheckpointObjects({}, {}, {}, {}, {}, lambda: jax.tree.unflatten(structure, leaves))
-    shown: dict[str, str] = {}
+    paths: dict[str, str] = {}
 
-    def replacing(position: int) -> Callable[[Any], None]:
-        def put(value: Any) -> None:
+    def replacer(position: int) -> Callable[[Any], None]:
+        def put(value: Leaf) -> None:
             leaves[position] = value
 
         return put
 
-    for position, (path, leaf) in enumerate(ways):
+    for position, (path, leaf) in enumerate(leaves_with_path):
         try:
-            parts = list(_opened(leaf, replacing(position)))
+            parts = list(_parts_of(leaf, replacer(position)))
         except NotBuiltError:
             if not allows_unbuilt:
                 raise
-            found.unbuilt[place_name(path)] = leaf
+            found.unbuilt[path_name(path)] = leaf
             continue
         for inner, part, put in parts:
-            whole = (*path, *inner)
-            name, keys = place_name(whole), _keys(whole)
-            way = jax.tree_util.keystr(whole)
-            _check_name(name, way, shown)
-            shown[name] = way
+            full_path = (*path, *inner)
+            name, keys = path_name(full_path), _keys(full_path)
+            shown_path = jax.tree_util.keystr(full_path)
+            _check_name(name, shown_path, paths)
+            paths[name] = shown_path
             found.keys[name] = keys
             if isinstance(part, Variable):
                 found.variables[name] = part
@@ -128,20 +131,21 @@ def named_objects(objects: Mapping[str, Any], *, allows_unbuilt: bool = False) -
                 found.optimizers[name] = part
             else:
                 found.plain[name] = _plain(name, part, put)
-    _check_states(found, shown)
-    _check_array_keys(found, shown)
+    _check_optimizer_names(found, paths)
+    _check_array_keys(found, paths)
     return found
 
 
-def _check_name(name: str, way: str, shown: Mapping[str, str]) -> None:
-    if name in shown:
+def _check_name(name: str, shown_path: str, paths: Mapping[str, str]) -> None:
+    if name in paths:
         raise InvalidArgumentError(
-            f"Everything in a Checkpoint needs a name of its own, got {name!r} for both {shown[name]} "
-            f"and {way}. Rename one."
+            f"Names in a Checkpoint must be unique, got {name!r} for both {paths[name]} and {shown_path}. "
+            "Rename one."
         )
     if name.partition("/")[0] == COUNTER:
         raise InvalidArgumentError(
-            f"{COUNTER!r} is the Checkpoint's own count of saves, got {way}. Rename the object."
+            f"{COUNTER!r} is reserved for the Checkpoint's count of saves, got {shown_path}. Rename the "
+            "object."
         )
     is_of_worker = name.startswith("@") and name[1:].partition("/")[0].isdigit()
     try:
@@ -150,49 +154,49 @@ def _check_name(name: str, way: str, shown: Mapping[str, str]) -> None:
         is_of_worker = True
     if is_of_worker:
         raise InvalidArgumentError(
-            "Names in a Checkpoint are text that can be written as UTF-8, and those that begin with '@' "
-            f"and a number are of workers, got {way}. Rename the object."
+            "Names in a Checkpoint must be valid UTF-8, and names that begin with '@' and a number are "
+            f"reserved for workers, got {shown_path}. Rename the object."
         )
 
 
-def _check_states(found: CheckpointObjects, shown: Mapping[str, str]) -> None:
+def _check_optimizer_names(found: CheckpointObjects, paths: Mapping[str, str]) -> None:
     for name in found.keys:
         for optimizer in found.optimizers:
             if name.startswith(f"{optimizer}/"):
                 raise InvalidArgumentError(
-                    "Names in a Checkpoint that begin with that of an Optimizer are its state's, got "
-                    f"{shown[name]} beside the Optimizer {shown[optimizer]}. Rename one."
+                    "Names in a Checkpoint that begin with an Optimizer's name are reserved for its state, "
+                    f"got {paths[name]} next to the Optimizer {paths[optimizer]}. Rename one."
                 )
 
 
-def _check_array_keys(found: CheckpointObjects, shown: Mapping[str, str]) -> None:
+def _check_array_keys(found: CheckpointObjects, paths: Mapping[str, str]) -> None:
     names: dict[str, str] = {}
     for name, keys in found.keys.items():
         key = array_key(keys)
         if key in names:
             raise InvalidArgumentError(
-                f"Orbax would call two objects of the Checkpoint {key!r}: {shown[names[key]]} and "
-                f"{shown[name]}. Rename one."
+                f"Two objects of the Checkpoint have the same key {key!r} in the Orbax format: "
+                f"{paths[names[key]]} and {paths[name]}. Rename one."
             )
         names[key] = name
 
 
 def _keys(path: Sequence[Any]) -> Keys:
-    return tuple(Key(place_name([key]), isinstance(key, jax.tree_util.SequenceKey)) for key in path)
+    return tuple(Key(path_name([key]), isinstance(key, jax.tree_util.SequenceKey)) for key in path)
 
 
-def _is_object(leaf: Any) -> bool:
+def _is_object(leaf: Leaf) -> bool:
     return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf) or is_nnx_object(leaf)
 
 
-def _opened(
-    leaf: Any, replace: Callable[[Any], None]
+def _parts_of(
+    leaf: Leaf, replace: Callable[[Any], None]
 ) -> Iterator[tuple[tuple[Any, ...], Any, Callable[[Any], None]]]:
-    """Yields what is in an object, with the ways to it and what puts something else there."""
+    """Yields the parts of an object, each with its path and a setter that replaces it."""
     if is_nnx_object(leaf):
         yield from nnx_parts(leaf)
         return
-    held = leaf.named_variables if isinstance(leaf, Metric) else held_variables(leaf)
+    held = leaf.named_variables if isinstance(leaf, Metric) else trackable_variables(leaf)
     if held is None:
         yield (), variable_of(leaf), replace
         return
@@ -200,8 +204,8 @@ def _opened(
         yield path, variable_of(part), replace
 
 
-def _plain(name: str, part: Any, replace: Callable[[Any], None]) -> SavedValue:
-    read: Callable[[], Any] = part if isinstance(part, Live) else lambda: part
+def _plain(name: str, part: Leaf, replace: Callable[[Any], None]) -> SavedValue:
+    read: Callable[[], Any] = part if isinstance(part, LiveArray) else lambda: part
     value = read()
     if isinstance(value, bool | int | float) and not isinstance(value, np.generic):
         return PlainNumber(value, replace)
@@ -210,9 +214,9 @@ def _plain(name: str, part: Any, replace: Callable[[Any], None]) -> SavedValue:
     if isinstance(value, jax.Array | np.ndarray | np.generic) and value.dtype.kind not in "OSUMm":
         return PlainArray(read, replace)
     if hasattr(value, "get_state") and hasattr(value, "set_state"):
-        return IteratorPlace(value)
+        return IteratorPosition(value)
     raise InvalidArgumentError(
         "A Checkpoint holds variables, Optimizers, metrics, iterators, Keras and nnx objects, arrays and "
-        f"numbers, got {type(value).__name__} for {name!r}. Of an object of a class of your own give "
+        f"numbers, got {type(value).__name__} for {name!r}. For an object of your own class, pass "
         "vars(object)."
     )

@@ -1,9 +1,8 @@
-"""How the state of an optimizer gets into a checkpoint and back."""
+"""Saves and restores the state of an optimizer."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from stratagem._src.checkpoint.format.reader import OF_VARIABLES, SHARED, owner_key
 from stratagem._src.checkpoint.format.saved_state import (
@@ -14,25 +13,26 @@ from stratagem._src.checkpoint.format.saved_state import (
 from stratagem._src.checkpoint.format.tree_metadata import Key
 from stratagem._src.checkpoint.objects import CheckpointObjects, Keys
 from stratagem._src.checkpoint.saved_values import Change, PlainArray, SavedValue, SavedVariable
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.parameter_server.client.remote_arrays import StateArray, state_arrays
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.client.state_actions import drop_state, has_state
-from stratagem._src.training.local_state import (
+from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.training.optimizer_state import (
     RestoredState,
     StateEntry,
     check_array,
     check_leaves,
 )
-from stratagem._src.training.optimizer import Optimizer
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["OptimizerRestore", "known_variables", "local_values", "remote_arrays"]
 
-_ONLY_HERE = frozenset({"iterations", "learning_rate"})
+_LOCAL_ONLY = frozenset({"iterations", "learning_rate"})
 
 
 def local_values(name: str, objects: CheckpointObjects) -> dict[Keys, SavedValue]:
-    """Returns what there is to save of an optimizer's state in this process, by the ways to it."""
+    """Returns the values of an optimizer's state in this process, by key path."""
     return {
         _keys(name, entry, objects): _value(entry.value)
         for entry in objects.optimizers[name].state_entries() or ()
@@ -40,7 +40,7 @@ def local_values(name: str, objects: CheckpointObjects) -> dict[Keys, SavedValue
 
 
 def known_variables(name: str, objects: CheckpointObjects) -> list[str | int] | None:
-    """Returns what the variables of this process are called for which an optimizer has state."""
+    """Returns the names of this process's variables that an optimizer has state for."""
     optimizer = objects.optimizers[name]
     if optimizer.state_entries() is None:
         return None
@@ -49,7 +49,7 @@ def known_variables(name: str, objects: CheckpointObjects) -> list[str | int] | 
 
 
 def remote_arrays(name: str, objects: CheckpointObjects) -> dict[Keys, StateArray]:
-    """Returns what there is to save of an optimizer's state on parameter servers."""
+    """Returns the arrays of an optimizer's state on parameter servers, by key path."""
     function = objects.optimizers[name].server_function
     found = {}
     for variable in objects.remote.values():
@@ -60,7 +60,7 @@ def remote_arrays(name: str, objects: CheckpointObjects) -> dict[Keys, StateArra
     return found
 
 
-def _value(value: Any) -> SavedValue:
+def _value(value: ArrayLike) -> SavedValue:
     if isinstance(value, Variable):
         return SavedVariable(value)
     return PlainArray(lambda: value, lambda _: None)
@@ -92,18 +92,18 @@ def _number(name: str, variable: Variable, objects: CheckpointObjects) -> int:
 
 
 class OptimizerRestore:
-    """What is saved of an optimizer, which was found to be its own.
+    """The restore of one optimizer, after the check that the saved state fits it.
 
     Args:
         name: The optimizer's name.
-        objects: What the Checkpoint holds.
-        reader: The checkpoint that was saved.
+        objects: The objects of the Checkpoint.
+        reader: The saved checkpoint.
 
     Attributes:
-        on_servers: Arrays on parameter servers, and what was saved of them.
+        on_servers: Arrays on parameter servers, each with its saved array.
 
     Raises:
-        InvalidArgumentError: If it is the state of another optimizer.
+        InvalidArgumentError: If the saved state is that of another optimizer.
     """
 
     def __init__(self, name: str, objects: CheckpointObjects, reader: SavedCheckpoint) -> None:
@@ -123,7 +123,7 @@ class OptimizerRestore:
             self._optimizer.check_state(self._here, label, _variables(saved, objects))
 
     def stage(self) -> list[Change]:
-        """Reads what is for this process; returns what sets it, and drops what servers should not have."""
+        """Reads the state of this process; returns the changes that set it, and drop stale server state."""
         optimizer = self._optimizer
         restored = None if self._here is None else _read(self._here)
         drops = [
@@ -134,7 +134,7 @@ class OptimizerRestore:
 
 
 def _for_local(saved: OptimizerArrays, objects: CheckpointObjects) -> RestoredState | None:
-    """Returns the state for variables of this process, whose values are still in their files."""
+    """Returns the saved state for this process's variables, not read yet."""
     if saved.in_order is not None:
         return RestoredState(in_order=saved.in_order)
     here = {name: v for name, v in objects.variables.items() if not isinstance(v, RemoteVariable)}
@@ -153,7 +153,7 @@ def _for_local(saved: OptimizerArrays, objects: CheckpointObjects) -> RestoredSt
 
 
 def _variables(saved: OptimizerArrays, objects: CheckpointObjects) -> list[Variable] | None:
-    """Returns the variables that a state is for, if all of them are known."""
+    """Returns the variables that a saved state is for, if all of them are known."""
     if saved.variables is None:
         return None
     found = [objects.variables.get(str(name)) for name in saved.variables]
@@ -164,11 +164,11 @@ def _variables(saved: OptimizerArrays, objects: CheckpointObjects) -> list[Varia
 def _read(state: RestoredState) -> RestoredState:
     every = [*state.shared.values(), *(a for values in state.of.values() for _, a in values)]
     for array in (*every, *(state.in_order or ())):
-        array.begin()
+        array.start_read()
     return RestoredState(
-        {leaf: array.whole() for leaf, array in state.shared.items()},
-        {leaf: [(v, array.whole()) for v, array in arrays] for leaf, arrays in state.of.items()},
-        None if state.in_order is None else [array.whole() for array in state.in_order],
+        {leaf: array.read() for leaf, array in state.shared.items()},
+        {leaf: [(v, array.read()) for v, array in arrays] for leaf, arrays in state.of.items()},
+        None if state.in_order is None else [array.read() for array in state.in_order],
     )
 
 
@@ -179,9 +179,9 @@ def _for_remote(
     variable: RemoteVariable,
     saved: OptimizerArrays,
 ) -> list[tuple[StateArray, SavedArray]] | None:
-    """Returns the arrays of the state beside a variable with what was saved; ``None`` if nothing was.
+    """Returns the state arrays of a remote variable with their saved arrays; ``None`` if there are none.
 
-    What was counted once for all variables of a process is the count of each.
+    A step count that was saved once for all local variables becomes the count of each remote variable.
     """
     found = {leaf: arrays[name] for leaf, arrays in saved.of.items() if name in arrays}
     in_order = saved.in_order_on_servers.get(name)
@@ -194,8 +194,8 @@ def _for_remote(
         if len(in_order) != len(wanted):
             check_leaves([f"{len(in_order)} arrays"], wanted, label, ())
         found = dict(zip(wanted, in_order, strict=True))
-    found = {leaf: array for leaf, array in saved.shared.items() if leaf not in _ONLY_HERE} | found
-    check_leaves(found, wanted, label, _ONLY_HERE)
+    found = {leaf: array for leaf, array in saved.shared.items() if leaf not in _LOCAL_ONLY} | found
+    check_leaves(found, wanted, label, _LOCAL_ONLY)
     for array in arrays:
         check_array(array.leaf.name, found[array.leaf.name], array.leaf, label)
     return [(array, found[array.leaf.name]) for array in arrays]

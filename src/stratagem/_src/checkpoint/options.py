@@ -12,10 +12,10 @@ class CheckpointOptions:
     """Options of ``Checkpoint.save`` and ``write``.
 
     Args:
-        enable_async: Whether the program goes on while the checkpoint is written, and waits only until
-            the values are safe from its next steps. ``False``: it waits for the disk, too.
+        enable_async: Whether the program continues while the checkpoint is written, and waits only for
+            the snapshot of the values. If ``False``, it waits until the checkpoint is on disk.
 
-    Differs from TensorFlow: saving is asynchronous if nothing else is said.
+    Differs from TensorFlow: saving is asynchronous by default.
 
     >>> import stratagem as sg
     >>> sg.train.CheckpointOptions()

@@ -1,4 +1,4 @@
-"""``PreemptionCheckpointHandler``: all workers save at the same step when one is to end."""
+"""``PreemptionCheckpointHandler``: all workers save at the same step when one is preempted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stratagem._src.checkpoint.manager import CheckpointManager
 from stratagem._src.cluster.errors import UnknownAddressesError
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.control_plane.coordinated_stop import (
-    BoundaryLine,
-    ClusterLine,
-    CommonBoundary,
-    LonelyLine,
+    BroadcastChannel,
+    ClusterBroadcast,
+    CoordinatedStop,
+    LocalBroadcast,
 )
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
@@ -32,34 +32,36 @@ _logger = logging.getLogger("stratagem")
 _TOPIC = "preemption"
 _numbers = itertools.count()
 _COUNTER = "checkpointed_runs"
-# The last steps and saves may take longer than those before.
-_RESERVE = 2.0
+# The last steps and saves may take longer than earlier ones.
+_RESERVE_FACTOR = 2.0
 
 
 class PreemptionCheckpointHandler:
-    """Saves a checkpoint on all workers at the same step when one of them is told to end.
+    """Saves a checkpoint on all workers at the same step when one of them is preempted.
 
-    Making it restores the latest checkpoint, if there is one. A signal or another notice (see
-    ``TerminationConfig``) to any worker reaches all of them within milliseconds. They agree on the first
-    step that none of them has begun, save when they come to it, and leave as ``TerminationConfig`` says.
-    Nothing is exchanged until there is a notice. Started again, the program goes on with the next step; a
-    dataset's iterator in the checkpoint goes on with the next element, so the losses are those of a run
-    that was not disturbed.
+    The constructor restores the latest checkpoint, if there is one. A signal or another preemption notice
+    (see ``TerminationConfig``) to any worker is broadcast to all of them within milliseconds. They agree on
+    the first step that none of them has started, save when they reach it, and exit as
+    ``TerminationConfig`` specifies. There is no communication before a notice. When it is restarted, the
+    program resumes with the next step, and a dataset iterator in the checkpoint with the next element, so
+    the losses equal those of an uninterrupted run.
 
-    It serves one process as well as workers in step (``MultiWorkerMirroredStrategy``); make the strategy
-    first. All workers make it, and call it in the same steps. A notice is acted upon at the next step: a
-    program that takes none is not ended by SIGTERM while the handler exists.
+    It works for a single process and for synchronous data-parallel workers
+    (``MultiWorkerMirroredStrategy``); create the strategy first. All workers create the handler, and call
+    it in the same steps. A notice takes effect at the next step: while the handler exists, SIGTERM does not
+    end a program that takes no steps.
 
     Args:
-        cluster_resolver: That of the strategy; ``None`` for one process.
+        cluster_resolver: The strategy's resolver; ``None`` for one process.
         checkpoint_or_checkpoint_manager: What to save.
-        checkpoint_dir: The directory for a ``Checkpoint``; one that nobody else saves to.
-        termination_config: What is a notice, and what to do then.
+        checkpoint_dir: The directory for a ``Checkpoint``; no other program may save to it.
+        termination_config: Which events are notices, and what to do on one.
 
     Raises:
-        ValueError: If a ``Checkpoint`` comes without ``checkpoint_dir``, or something else is given.
+        ValueError: If a ``Checkpoint`` is passed without ``checkpoint_dir``, or an argument is of another
+            type.
         RuntimeError: If the cluster has several workers and this process has not joined it, or if signals
-            are to be watched and this is not the main thread.
+            are handled and this is not the main thread.
 
     Differs from tf.distribute: works with all strategies and platforms; ``watch_preemption_scope`` is
     ``run`` for the body of a ``with`` statement.
@@ -87,79 +89,81 @@ class PreemptionCheckpointHandler:
             raise InvalidArgumentError(
                 f"termination_config must be a TerminationConfig or None, got {self._config!r}."
             )
-        line = _line_to_workers(cluster_resolver)
+        channel = _broadcast_channel(cluster_resolver)
         self._manager = _manager_of(checkpoint_or_checkpoint_manager, checkpoint_dir)
         checkpoint = self._manager.checkpoint
         setattr(checkpoint, _COUNTER, 0)
         self._manager.restore_or_initialize()
         self._run_calls = int(getattr(checkpoint, _COUNTER))
-        self._manager.before_saves(functools.partial(_note_run_calls, weakref.ref(self)))
-        self._boundary = CommonBoundary(line, f"{_TOPIC} {next(_numbers)}")
-        self._notices = PreemptionNotices(self._config, self._boundary.call)
+        self._manager.before_saves(functools.partial(_store_run_calls, weakref.ref(self)))
+        self._stop = CoordinatedStop(channel, f"{_TOPIC} {next(_numbers)}")
+        self._notices = PreemptionNotices(self._config, self._stop.request)
         self._has_saved = False
         self._last_boundary: float | None = None
-        self._longest_step = 0.0
-        self._longest_save = 0.0
-        weakref.finalize(self, _close, self._notices, self._boundary).atexit = False
+        self._max_step_seconds = 0.0
+        self._max_save_seconds = 0.0
+        weakref.finalize(self, _close, self._notices, self._stop).atexit = False
 
     @property
     def total_run_calls(self) -> int:
-        """How many steps were taken, those before the program was started again included."""
+        """Number of steps taken, including those before a restart."""
         return self._run_calls
 
     def run(self, distributed_train_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Takes a step and returns what the function returns; if all are to end, saves and leaves first.
+        """Runs one step and returns its result; on a preemption notice, saves and exits before it.
 
         Args:
             distributed_train_function: One step, on all replicas.
             *args: Its arguments.
             **kwargs: Its keyword arguments.
         """
-        self._come_to_boundary()
+        self._at_step_boundary()
         result = distributed_train_function(*args, **kwargs)
         self._run_calls += 1
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Called after every step, instead of ``run``: saves and leaves if all are to end.
+        """Saves and exits on a preemption notice. Call it after every step, instead of ``run``.
 
         Args:
-            *args: For the ``CheckpointManager``'s ``save``, or for ``save_fn``.
-            **kwargs: Likewise.
+            *args: Arguments of ``CheckpointManager.save``, or of ``save_fn``.
+            **kwargs: Keyword arguments of the same.
         """
         self._run_calls += 1
-        self._come_to_boundary(*args, **kwargs)
+        self._at_step_boundary(*args, **kwargs)
 
     @contextlib.contextmanager
     def watch_preemption_scope(self) -> Iterator[None]:
-        """Makes the body of a ``with`` statement a step, as ``run`` does with a function."""
-        self._come_to_boundary()
+        """Makes the body of a ``with`` statement one step, as ``run`` does for a function."""
+        self._at_step_boundary()
         yield
         self._run_calls += 1
 
-    def _come_to_boundary(self, *args: Any, **kwargs: Any) -> None:
+    def _at_step_boundary(self, *args: Any, **kwargs: Any) -> None:
         self._notices.check()
         now = time.monotonic()
         if self._last_boundary is not None:
-            self._longest_step = max(self._longest_step, now - self._last_boundary)
+            self._max_step_seconds = max(self._max_step_seconds, now - self._last_boundary)
         if self._has_saved and self._must_leave(now):
-            self._boundary.call("its grace period is over")
-        if self._boundary.come():
+            self._stop.request("its grace period has ended")
+        if self._stop.reach_boundary():
             self._halt(*args, **kwargs)
         self._last_boundary = time.monotonic()
 
     def _must_leave(self, now: float) -> bool:
         moment = self._notices.moment
         if moment is None:
-            return False  # another worker counts
-        reserve = _RESERVE * (self._longest_step + self._longest_save)
+            return False  # another worker got the notice, and keeps the time
+        reserve = _RESERVE_FACTOR * (self._max_step_seconds + self._max_save_seconds)
         return now >= moment + (self._config.grace_period or 0.0) - reserve
 
     def _halt(self, *args: Any, **kwargs: Any) -> None:
         begun = time.monotonic()
         path = (self._config.save_fn or self._save)(*args, **kwargs)
-        self._longest_save = max(self._longest_save, time.monotonic() - begun)
-        _logger.warning("Saved %s after %d steps, because of a notice.", path, self._run_calls)
+        self._max_save_seconds = max(self._max_save_seconds, time.monotonic() - begun)
+        _logger.warning(
+            "Saved %s after %d steps because of a preemption notice.", path, self._run_calls
+        )
         if self._config.grace_period and not self._has_saved:
             self._has_saved = True
             return
@@ -168,31 +172,33 @@ class PreemptionCheckpointHandler:
         self._config.leave()
 
     def _save(self, *args: Any, **kwargs: Any) -> str | None:
-        # Also between two intervals, and to the disk: the process is about to end.
+        # Regardless of the interval, and synchronously: the process is about to exit.
         path = self._manager.save(*args, **{"check_interval": False, **kwargs})
         self._manager.sync()
         return path
 
 
-def _close(notices: PreemptionNotices, boundary: CommonBoundary) -> None:
+def _close(notices: PreemptionNotices, boundary: CoordinatedStop) -> None:
     notices.close()
     boundary.close()
 
 
-def _line_to_workers(resolver: ClusterResolver | None) -> BoundaryLine:
+def _broadcast_channel(resolver: ClusterResolver | None) -> BroadcastChannel:
     joined = joined_cluster()
     if joined is not None and len(joined.workers) > 1:
-        return ClusterLine(joined.watch, "the agreement where to save before the end")
+        return ClusterBroadcast(
+            joined.watch, "the agreement on the step to save at before preemption"
+        )
     if resolver is not None and _num_workers(resolver) > 1:
         raise ContextError(
-            "The workers of a cluster must have joined before they can save together, but this process "
-            "has not. Make the MultiWorkerMirroredStrategy before the PreemptionCheckpointHandler."
+            "The workers of a cluster must have joined it before they can save together, but this process "
+            "has not. Create the MultiWorkerMirroredStrategy before the PreemptionCheckpointHandler."
         )
-    return LonelyLine()
+    return LocalBroadcast()
 
 
 def _num_workers(resolver: ClusterResolver) -> int:
-    """Returns how many processes train in step; those of parameter servers do not."""
+    """Returns the number of synchronous data-parallel processes; 1 in a parameter-server cluster."""
     try:
         if "ps" in resolver.cluster_spec().jobs:
             return 1
@@ -211,14 +217,14 @@ def _manager_of(given: Checkpoint | CheckpointManager, directory: str | None) ->
         )
     if not directory:
         raise InvalidArgumentError(
-            "When a Checkpoint is given, checkpoint_dir must be given too: the directory that it is "
-            "saved to. Or give a CheckpointManager, which knows its own."
+            "A Checkpoint needs checkpoint_dir, the directory to save it to, got none. Pass "
+            "checkpoint_dir, or a CheckpointManager, which has its own."
         )
     return CheckpointManager(given, directory, max_to_keep=1)
 
 
-def _note_run_calls(handler: weakref.ref[PreemptionCheckpointHandler]) -> None:
-    """Puts the number of steps into what is about to be saved."""
+def _store_run_calls(handler: weakref.ref[PreemptionCheckpointHandler]) -> None:
+    """Stores the number of steps in the Checkpoint that is about to be saved."""
     known = handler()
     if known is not None:
         setattr(known._manager.checkpoint, _COUNTER, known.total_run_calls)

@@ -1,4 +1,4 @@
-"""``RestoreStatus``: what ``Checkpoint.restore`` has restored, and left."""
+"""``RestoreStatus``: the result of ``Checkpoint.restore``."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ __all__ = ["RestoreStatus"]
 
 
 class RestoreStatus:
-    """What ``Checkpoint.restore`` returns, with the methods that programs for TensorFlow call on it.
+    """The result of ``Checkpoint.restore``, with the methods of TensorFlow's status objects.
 
-    Everything in the ``Checkpoint`` has been restored, or ``restore`` would have raised; unless there
-    was nothing to restore from.
+    All objects of the ``Checkpoint`` are restored, or ``restore`` would have raised, unless there was no
+    checkpoint.
 
     Args:
-        left: Names of what the checkpoint has and nothing asked for; ``None`` if there was no checkpoint.
+        unused: Names in the checkpoint that no object matched; ``None`` if there was no checkpoint.
     """
 
-    def __init__(self, left: Sequence[str] | None) -> None:
-        self._left = left
+    def __init__(self, unused: Sequence[str] | None) -> None:
+        self._unused = unused
 
     def assert_consumed(self) -> RestoreStatus:
-        """Checks that all that the checkpoint has was restored, and returns the status.
+        """Checks that everything in the checkpoint was restored, and returns the status.
 
         Raises:
             AssertionError: If not, or if there was no checkpoint.
         """
         self.assert_existing_objects_matched()
-        if self._left:
+        if self._unused:
             raise AssertionError(
-                f"The checkpoint has {list(self._left)}, which nothing here asks for. Give the Checkpoint "
-                "all that was saved, or call expect_partial()."
+                f"The checkpoint has {list(self._unused)}, which no object here matches. Pass all objects "
+                "that were saved to the Checkpoint, or call expect_partial()."
             )
         return self
 
@@ -40,10 +40,10 @@ class RestoreStatus:
         Raises:
             AssertionError: If not.
         """
-        if self._left is None:
+        if self._unused is None:
             raise AssertionError(
-                "There was no checkpoint to restore: restore(None) leaves everything as it is. Give it "
-                "the path that save() has returned."
+                "There was no checkpoint to restore: restore(None) changes nothing. Pass the path that "
+                "save() returned."
             )
         return self
 
@@ -52,5 +52,5 @@ class RestoreStatus:
         return self.assert_existing_objects_matched()
 
     def expect_partial(self) -> RestoreStatus:
-        """Returns the status: of what a checkpoint has beyond what is asked for nobody is warned."""
+        """Returns the status. There is no warning about unused parts of a checkpoint to silence."""
         return self

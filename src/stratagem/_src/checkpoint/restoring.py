@@ -1,4 +1,4 @@
-"""Checking a checkpoint against what is to be restored, all of it before anything changes."""
+"""``stage_all``: checks a checkpoint against all objects and reads it, before anything changes."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects
 from stratagem._src.checkpoint.optimizer_saving import OptimizerRestore
 from stratagem._src.checkpoint.saved_values import (
     Change,
-    IteratorPlace,
+    IteratorPosition,
     Restorable,
     SavedVariable,
 )
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
-from stratagem._src.parameter_server.client.remote_arrays import WholeVariable, check_held
+from stratagem._src.parameter_server.client.remote_arrays import VariableArray, check_held
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore
-from stratagem._src.variables.stand_ins import held_variables, when_built
+from stratagem._src.variables.foreign_variables import trackable_variables, when_built
 
 __all__ = ["stage_all"]
 
-_INNER = "value"
+_BOX_VALUE = "value"
 
 
 def stage_all(
     objects: CheckpointObjects, saved: SavedCheckpoint, path: Path, num_workers: int
 ) -> tuple[list[Change], list[str]]:
-    """Checks everything; returns what is left to do, and what of the checkpoint nobody asks for.
+    """Checks everything; returns the changes to apply, and the names in the checkpoint that are unused.
 
     Args:
-        objects: What is to be restored.
+        objects: The objects to restore.
         saved: The checkpoint.
         path: Its path, for messages.
-        num_workers: How many workers restore it together.
+        num_workers: Number of workers that restore it together.
 
     Raises:
-        NotFoundError: If the checkpoint lacks something.
-        InvalidArgumentError: If something does not fit.
-        DataLossError: If a file is damaged.
+        NotFoundError: If an object is missing in the checkpoint.
+        InvalidArgumentError: If a shape or dtype differs.
+        DataLossError: If a file is corrupt.
     """
-    on_servers = {name: WholeVariable(variable) for name, variable in objects.remote.items()}
+    on_servers = {name: VariableArray(variable) for name, variable in objects.remote.items()}
     values: dict[str, Restorable] = {**objects.local, **on_servers}
     names = _found_names(values, objects, saved, path)
     arrays = {name: saved.array(found) for name, found in names.items()}
-    misfits = [
+    mismatches = [
         f"{name!r} {why}"
         for name, value in values.items()
-        if (why := value.misfit(arrays[name])) is not None
+        if (why := value.mismatch(arrays[name])) is not None
     ]
-    if misfits:
+    if mismatches:
         raise InvalidArgumentError(
-            f"What is to be restored from {path} must be as it was saved: {'; '.join(misfits)}. Create it "
-            "as it was saved."
+            f"Objects must match the checkpoint {path} in shape and dtype: {'; '.join(mismatches)}. Create "
+            "them as they were saved."
         )
     for name, value in objects.plain.items():
-        if isinstance(value, IteratorPlace):
-            _check_place(name, saved.of_each_worker(names[name]), num_workers)
+        if isinstance(value, IteratorPosition):
+            _check_iterator_positions(name, saved.of_each_worker(names[name]), num_workers)
     optimizers = [OptimizerRestore(name, objects, saved) for name in objects.optimizers]
     check_held(objects.remote.values())
     variables = RemoteRestore([(on_servers[name], arrays[name]) for name in on_servers])
@@ -65,20 +65,20 @@ def stage_all(
     for restore in (variables, states):
         restore.verify()
     for name in objects.local:
-        arrays[name].begin()
+        arrays[name].start_read()
     changes = [value.stage(arrays[name]) for name, value in objects.local.items()]
-    # After the variables: the state to begin with may depend on their values.
+    # States after variables: an optimizer's initial state may depend on the values.
     changes += [variables.load, states.load]
     changes += [change for optimizer in optimizers for change in optimizer.stage()]
     changes += [_stage_later(name, one, saved, path) for name, one in objects.unbuilt.items()]
-    asked_for = {*names.values(), COUNTER}
-    left = [name for name in saved.names if name not in asked_for]
-    left += [name for name in saved.optimizers if name not in objects.optimizers]
-    return changes, sorted(left)
+    used = {*names.values(), COUNTER}
+    unused = [name for name in saved.names if name not in used]
+    unused += [name for name in saved.optimizers if name not in objects.optimizers]
+    return changes, sorted(unused)
 
 
 def _stage_later(name: str, unbuilt: Any, saved: SavedCheckpoint, path: Path) -> Change:
-    """Reads what an object is to get when it is built: by then the checkpoint may be gone."""
+    """Reads the values of an unbuilt object now, because the checkpoint may be gone when it is built."""
     arrays = {
         found.removeprefix(f"{name}/"): saved.array(found)
         for found in saved.names
@@ -86,51 +86,52 @@ def _stage_later(name: str, unbuilt: Any, saved: SavedCheckpoint, path: Path) ->
     }
     if not arrays:
         raise NotFoundError(f"The checkpoint {path} has no {name!r}; it has {sorted(saved.names)}.")
-    values = {key: array.whole() for key, array in arrays.items()}
+    values = {key: array.read() for key, array in arrays.items()}
 
-    # Given the object, rather than holding it: what waits must not keep alive what it waits for.
+    # The built object is an argument, not a capture: a pending restore must not keep the object alive.
     def restore(built: Any) -> None:
-        held = held_variables(built) or {}
+        held = trackable_variables(built) or {}
         why = [
-            f"{name}/{key} {misfit}"
+            f"{name}/{key} {mismatch}"
             for key, variable in held.items()
-            if key in arrays and (misfit := SavedVariable(variable).misfit(arrays[key])) is not None
+            if key in arrays
+            and (mismatch := SavedVariable(variable).mismatch(arrays[key])) is not None
         ]
         if held.keys() != arrays.keys():
             why.append(f"{name!r} has {len(held)} variables, but the checkpoint {len(arrays)}")
         if why:
             raise InvalidArgumentError(
-                f"What is restored from {path} must be as it was saved: {'; '.join(why)}. Create it as it "
-                "was saved."
+                f"Objects must match the checkpoint {path} in shape and dtype: {'; '.join(why)}. Create "
+                "them as they were saved."
             )
         for key, variable in held.items():
             if variable.initialized:
                 variable.assign(values[key])
-            else:  # created by the function that is being traced, which would compute a first value
+            else:  # created by the function being traced, which would compute the initial value
                 variable.initialize(values[key])
 
     return lambda: when_built(unbuilt, restore)
 
 
-def _check_place(name: str, saved: Sequence[SavedArray], num_workers: int) -> None:
-    """Checks that workers of another number than those that have saved their places can share one."""
-    if len(saved) != num_workers and len({part.whole().tobytes() for part in saved}) > 1:
+def _check_iterator_positions(name: str, saved: Sequence[SavedArray], num_workers: int) -> None:
+    """Checks that a different number of workers can resume: only if all saved the same position."""
+    if len(saved) != num_workers and len({part.read().tobytes() for part in saved}) > 1:
         raise InvalidArgumentError(
-            f"The iterator {name!r} was saved by {len(saved)} workers, each of which read its own part of "
-            f"the data, and {num_workers} are to go on. Restore it with as many workers, begin the dataset "
-            "anew, or let every worker read all of it (AutoShardPolicy.DATA)."
+            f"The iterator {name!r} was saved by {len(saved)} workers, each at its own position in its "
+            f"shard of the data, and cannot be resumed by {num_workers}. Restore it with as many workers, "
+            "restart the dataset, or let every worker read all of it (AutoShardPolicy.DATA)."
         )
 
 
 def _found_names(
     wanted: Iterable[str], objects: CheckpointObjects, saved: SavedCheckpoint, path: Path
 ) -> dict[str, str]:
-    """Returns what each is called in the checkpoint."""
+    """Returns the name of each object in the checkpoint."""
     have = set(saved.names)
     found, missing = {}, []
     for name in wanted:
-        # Libraries with boxes around arrays, as flax, call what is in a box its value.
-        found[name] = f"{name}/{_INNER}" if name not in have else name
+        # Libraries that box arrays, such as flax, save the array of a box as its "value".
+        found[name] = f"{name}/{_BOX_VALUE}" if name not in have else name
         if found[name] not in have:
             missing.append(name)
     if missing:

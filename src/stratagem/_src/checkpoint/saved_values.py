@@ -1,4 +1,4 @@
-"""What can be saved and restored: variables of every kind, arrays and numbers."""
+"""Adapters for the kinds of values that a checkpoint saves: variables, arrays, numbers, iterators."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from stratagem._src.checkpoint.collective_commit import spans_workers
 from stratagem._src.checkpoint.format.saved_state import SavedArray
 from stratagem._src.checkpoint.format.tree_metadata import ARRAY, NUMBER
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop
-from stratagem._src.training.local_state import static_shape
+from stratagem._src.training.optimizer_state import static_shape
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
 __all__ = [
-    "IteratorPlace",
+    "IteratorPosition",
     "PlainArray",
     "PlainNumber",
     "RandomKey",
@@ -37,17 +38,17 @@ Change = Callable[[], None]
 
 
 class ValueToSave(Protocol):
-    """Something of this process that becomes one array of a checkpoint.
+    """A value of this process that becomes one array of a checkpoint.
 
     Attributes:
-        kind: What Orbax is to make of it when it is asked for no type.
-        is_of_this_worker: Whether other workers have values of their own under the same name.
-        is_read_together: Whether its value is known only when all workers read it.
+        kind: The type that Orbax restores it as by default.
+        is_worker_local: Whether each worker has its own value under this name.
+        is_read_collectively: Whether all workers must read it together, by a collective.
     """
 
     kind: str
-    is_of_this_worker: bool
-    is_read_together: bool
+    is_worker_local: bool
+    is_read_collectively: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,35 +58,35 @@ class ValueToSave(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """Its element type."""
 
-    def take(self) -> Array:
-        """Returns the present value on the host, which does not change any more."""
+    def to_host(self) -> Array:
+        """Returns a snapshot of the value in host memory."""
 
 
 class Restorable(Protocol):
-    """Something that is set to one array of a checkpoint."""
+    """An object that is restored from one array of a checkpoint."""
 
-    def misfit(self, saved: SavedArray) -> str | None:
-        """Returns why it cannot be set to what was saved; ``None`` if it can."""
+    def mismatch(self, saved: SavedArray) -> str | None:
+        """Returns why the saved array does not fit; ``None`` if it does."""
 
 
 class SavedValue(ValueToSave, Restorable, Protocol):
-    """Something of this process that is saved and restored."""
+    """A value of this process that is saved and restored."""
 
     def stage(self, saved: SavedArray) -> Change:
-        """Reads what was saved, and returns what sets the value to it."""
+        """Reads the saved array, and returns the change that restores it."""
 
 
 class _OfOneShape:
-    """What must be restored from an array of the same shape and element type."""
+    """A value that must be restored from an array of the same shape and dtype."""
 
     kind = ARRAY
-    is_of_this_worker = True
-    is_read_together = False
+    is_worker_local = True
+    is_read_collectively = False
     shape: Any
     dtype: Any
 
-    def misfit(self, saved: SavedArray) -> str | None:
-        """Returns what differs."""
+    def mismatch(self, saved: SavedArray) -> str | None:
+        """Returns the difference in shape or dtype, or ``None``."""
         if (saved.shape, saved.dtype) == (self.shape, self.dtype):
             return None
         ours, theirs = (f"{x.dtype.name}{list(x.shape)}" for x in (self, saved))
@@ -98,9 +99,9 @@ class SavedVariable(_OfOneShape):
     def __init__(self, variable: Variable) -> None:
         self._variable = variable
         spans = spans_workers(variable)
-        self.is_of_this_worker = not spans
+        self.is_worker_local = not spans
         together = (SyncOnReadVariable, FullyShardedVariable)
-        self.is_read_together = spans and isinstance(variable, together)
+        self.is_read_collectively = spans and isinstance(variable, together)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -113,18 +114,18 @@ class SavedVariable(_OfOneShape):
         return np.dtype(self._variable.dtype)
 
     def frozen(self) -> SavedVariable:
-        """Returns the present value, to be taken later; nothing is copied."""
+        """Returns a reference to the current value, without a copy."""
         return SavedVariable(self._variable.frozen())
 
-    def take(self) -> Array:
-        """Returns its value; of memory that is the host's already, without a copy."""
-        # Who reads a variable keeps its memory from being given away to the next step.
+    def to_host(self) -> Array:
+        """Returns its value; without a copy if it is in host memory already."""
+        # Safe without a copy: a variable's buffer is not donated while a reader holds it.
         return self._variable.value_on_host()
 
     def stage(self, saved: SavedArray) -> Change:
-        """Reads the value to be assigned."""
+        """Reads the value, and returns its assignment."""
         self._variable.snapshot()  # raises if it has never had a value
-        value, variable = saved.whole(), self._variable
+        value, variable = saved.read(), self._variable
 
         def assign() -> None:
             variable.assign(value)
@@ -133,11 +134,11 @@ class SavedVariable(_OfOneShape):
 
 
 class PlainArray(_OfOneShape):
-    """An array of NumPy's or JAX's, which is replaced when it is restored.
+    """A NumPy or JAX array, which is replaced when it is restored.
 
     Args:
         read: Returns the array.
-        replace: Puts another in its place.
+        replace: Replaces the array.
     """
 
     def __init__(self, read: Callable[[], Any], replace: Callable[[Any], None]) -> None:
@@ -154,23 +155,23 @@ class PlainArray(_OfOneShape):
         """Its element type."""
         return np.dtype(self._read().dtype)
 
-    def take(self) -> Array:
-        """Returns a copy of its value, whose owner may change it or give its memory away."""
+    def to_host(self) -> Array:
+        """Returns a copy, because the owner may change the array or donate its buffer."""
         array = self._read()
         is_apart = isinstance(array, jax.Array) and not (
             array.is_fully_addressable or array.is_fully_replicated
         )
         if is_apart:
             raise InvalidArgumentError(
-                "A Checkpoint cannot hold an array of which other processes have parts, got "
+                "A Checkpoint cannot hold an array that is sharded over several processes, got "
                 f"{array.dtype.name}{list(array.shape)} on {array.sharding}. Make it a Variable in the "
-                "strategy's scope, or gather it before."
+                "strategy's scope, or gather it first."
             )
         return np.array(array)
 
     def stage(self, saved: SavedArray) -> Change:
-        """Reads the value, and places it as the present one."""
-        value: Any = saved.whole()
+        """Reads the value, and places it with the current array's sharding."""
+        value: Any = saved.read()
         present = self._read()
         if isinstance(present, jax.Array):
             value = jax.device_put(value, present.sharding)
@@ -180,21 +181,21 @@ class PlainArray(_OfOneShape):
 
 
 class RandomKey(PlainArray):
-    """A key of ``jax.random``, as the numbers that it is made of."""
+    """A ``jax.random`` key, saved as its key data."""
 
     def __init__(self, read: Callable[[], Any], replace: Callable[[Any], None]) -> None:
-        def replace_key(data: Any) -> None:
+        def replace_key(data: ArrayLike) -> None:
             replace(jax.random.wrap_key_data(data, impl=jax.random.key_impl(read())))
 
         super().__init__(lambda: jax.random.key_data(read()), replace_key)
 
 
-class IteratorPlace:
-    """Where an iterator stands, or an elastic loop, as text."""
+class IteratorPosition:
+    """The position of an iterator, or of an elastic loop, saved as JSON text."""
 
     kind = ARRAY
-    is_of_this_worker = True
-    is_read_together = False
+    is_worker_local = True
+    is_read_collectively = False
     dtype: np.dtype[Any] = np.dtype(np.uint8)
 
     def __init__(self, iterator: Any) -> None:
@@ -202,11 +203,11 @@ class IteratorPlace:
 
     @property
     def is_distributed(self) -> bool:
-        """Whether other workers have iterators that go on in step with it."""
+        """Whether other workers have iterators that advance in lockstep with it."""
         return isinstance(self._iterator, DistributedIterator)
 
     def note_restored(self, variables: Callable[[], Iterable[Variable]]) -> None:
-        """Tells an elastic loop which variables were restored with its place."""
+        """Tells an elastic loop which variables were restored with its position."""
         if isinstance(self._iterator, ElasticLoop):
             self._iterator.note_restored(variables)
 
@@ -220,26 +221,26 @@ class IteratorPlace:
         """The length of the text."""
         return self._state.shape
 
-    def take(self) -> Array:
+    def to_host(self) -> Array:
         """Returns the text."""
         return self._state
 
-    def misfit(self, saved: SavedArray) -> str | None:
-        """Returns why what was saved is no place of an iterator."""
+    def mismatch(self, saved: SavedArray) -> str | None:
+        """Returns why the saved array is not an iterator position; ``None`` if it is."""
         if (len(saved.shape), saved.dtype) == (1, self.dtype):
             return None
         return (
             f"is an iterator, but the checkpoint has {saved.dtype.name}{list(saved.shape)}, which is not "
-            "the place of one"
+            "an iterator position"
         )
 
     def stage(self, saved: SavedArray) -> Change:
-        """Reads the place, and checks it where the iterator can do that."""
+        """Reads the position, and checks it if the iterator supports that."""
         try:
-            state = json.loads(saved.whole().tobytes())
+            state = json.loads(saved.read().tobytes())
         except ValueError as error:
             raise InvalidArgumentError(
-                f"What the checkpoint has for an iterator is not the place of one: {error}."
+                f"The checkpoint's value for an iterator is not an iterator position: {error}."
             ) from error
         if hasattr(self._iterator, "check_state"):
             self._iterator.check_state(state)
@@ -251,12 +252,12 @@ class PlainNumber:
 
     Args:
         number: The number.
-        replace: Puts another in its place.
+        replace: Replaces the number.
     """
 
     kind = NUMBER
-    is_of_this_worker = True
-    is_read_together = False
+    is_worker_local = True
+    is_read_collectively = False
     shape: tuple[int, ...] = ()
 
     def __init__(self, number: bool | int | float, replace: Callable[[Any], None]) -> None:
@@ -264,12 +265,12 @@ class PlainNumber:
         self._replace = replace
         self.dtype: np.dtype[Any] = np.asarray(number).dtype
 
-    def take(self) -> Array:
+    def to_host(self) -> Array:
         """Returns it as an array."""
         return np.asarray(self._number)
 
-    def misfit(self, saved: SavedArray) -> str | None:
-        """Returns why what was saved is no such number."""
+    def mismatch(self, saved: SavedArray) -> str | None:
+        """Returns why the saved array is not such a number; ``None`` if it is."""
         if (
             saved.shape == ()
             and saved.dtype.kind in {"b": "b", "i": "iu", "f": "f"}[self.dtype.kind]
@@ -282,5 +283,5 @@ class PlainNumber:
 
     def stage(self, saved: SavedArray) -> Change:
         """Reads the number."""
-        number = type(self._number)(saved.whole())
+        number = type(self._number)(saved.read())
         return lambda: self._replace(number)

@@ -1,4 +1,4 @@
-"""Saving a checkpoint, alone or with the other workers: first what must be taken now, then the rest."""
+"""Saves a checkpoint, alone or with other workers: the snapshot synchronously, the writing later."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from stratagem._src.checkpoint.async_save import SaveUnderWay
-from stratagem._src.checkpoint.collective_commit import WorkerAgreement
+from stratagem._src.checkpoint.async_save import AsyncSave
+from stratagem._src.checkpoint.collective_commit import CollectiveCommit
 from stratagem._src.checkpoint.format.array_store import ArrayWriter, merge_parts, part_directory
 from stratagem._src.checkpoint.format.chunks import divide_rows
-from stratagem._src.checkpoint.format.directories import NewDirectory, is_seen, remove_left_overs
+from stratagem._src.checkpoint.format.directories import NewDirectory, is_visible, remove_leftovers
 from stratagem._src.checkpoint.format.reader import worker_key
 from stratagem._src.checkpoint.format.tree_metadata import (
     METADATA_FILE,
@@ -32,27 +32,26 @@ from stratagem._src.checkpoint.saved_values import SavedValue, SavedVariable, Va
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteSave
-from stratagem._src.variables.atomicity import STORAGE_LOCK
+from stratagem._src.variables.locking import STORAGE_LOCK
 
-__all__ = ["Contents", "Target", "begin_save"]
+__all__ = ["Contents", "Target", "prepare_save"]
 
 Array = np.ndarray[Any, Any]
 
-_MOST_SHOWN = 100
-_SECONDS_TO_SEE = 10.0
+_MAX_SHOWN = 100
+_VISIBILITY_TIMEOUT_SECONDS = 10.0
 _STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
 class Contents(NamedTuple):
-    """What there is to save.
+    """The contents of a checkpoint.
 
     Attributes:
-        values: What is in this process, by the ways to it.
-        remote: What is on parameter servers.
-        own: What is noted beside.
-        is_behind: Whether other workers have variables that this one, which has come later, has not
-            created yet.
+        values: The values of this process, by key path.
+        remote: The arrays on parameter servers, by key path.
+        own: Our own metadata.
+        is_behind: Whether this worker joined later, and has not created some variables of the others yet.
     """
 
     values: dict[Keys, SavedValue]
@@ -62,12 +61,12 @@ class Contents(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where to save.
+    """The destination of a save.
 
     Attributes:
         prefix: The path, or the path without its number.
-        number: The number; ``None`` for one above all that there are.
-        after: What such a number is above in any case.
+        number: The number; ``None`` for one above all existing checkpoints.
+        after: A lower bound: an automatic number is above it.
         is_exact: Whether the path gets no number.
     """
 
@@ -77,9 +76,9 @@ class Target(NamedTuple):
     is_exact: bool = False
 
     def make(self) -> tuple[NewDirectory, int | None]:
-        """Makes the directory, and returns its number if it has one."""
-        prefix = self.prefix.absolute()  # the program may change its directory while it is written
-        remove_left_overs(prefix.parent)
+        """Creates the directory, and returns it with its number, if it has one."""
+        prefix = self.prefix.absolute()  # the program may chdir while the checkpoint is written
+        remove_leftovers(prefix.parent)
         if self.is_exact:
             return NewDirectory(prefix, replace=True), None
         if self.number is None:
@@ -98,81 +97,82 @@ class _Piece(NamedTuple):
     rows: Array
 
 
-def begin_save(
+def prepare_save(
     target: Target,
     contents: Callable[[], Contents],
-    agreement: WorkerAgreement,
+    commit: CollectiveCommit,
     then: Callable[[], None],
-) -> tuple[SaveUnderWay, int | None]:
-    """Takes what is to be saved, and returns the save that is left to be written, and its number.
+) -> tuple[AsyncSave, int | None]:
+    """Takes a snapshot, and returns the save that writes it, and its number.
 
-    Of the workers that give the same prefix the first makes the directory. What all of them have in
-    common is divided between them, and each writes what it has of its own. The directory appears when
-    all have written; if one fails, all raise and nothing is left. A worker that is behind leaves it to the
-    others.
+    Among the workers that pass the same prefix, the first one (the leader) creates the directory. Common
+    values are divided between the workers, and each also writes its own values. The directory gets its name
+    when all have written; if one fails, all raise and nothing remains. A worker that is behind writes
+    nothing.
 
     Args:
-        target: Where to save.
-        contents: Returns what this worker has to save.
-        agreement: What ties the workers together.
-        then: Called by the first of the workers when the checkpoint is complete.
+        target: The destination.
+        contents: Returns the contents of this worker.
+        commit: Runs each phase on all workers.
+        then: Called by the leader when the checkpoint is complete.
     """
     found: list[Contents] = []
 
     def plan() -> Any:
-        found.append(mine := _frozen(contents))
-        together = [array_key(keys) for keys, v in mine.values.items() if v.is_read_together]
+        found.append(mine := _snapshot(contents))
+        together = [array_key(keys) for keys, v in mine.values.items() if v.is_read_collectively]
         return [os.path.abspath(target.prefix), mine.is_behind, _digest(mine), together]
 
-    plans = agreement.settle(plan)
+    plans = commit.run_on_all(plan)
     values, remote, own, _ = found[0]
-    whole = [digest for _, is_behind, digest, _ in plans if not is_behind]
-    if len(set(whole)) > 1 or any(together != plans[0][3] for *_, together in plans):
-        _refuse_different(agreement, found[0])
-    same = [k for k, plan in enumerate(plans) if plan[0] == plans[agreement.worker][0]]
-    members = [k for k in same if not plans[k][1]] or same
+    digests = [digest for _, is_behind, digest, _ in plans if not is_behind]
+    if len(set(digests)) > 1 or any(together != plans[0][3] for *_, together in plans):
+        _raise_different(commit, found[0])
+    same_path = [k for k, plan in enumerate(plans) if plan[0] == plans[commit.worker][0]]
+    members = [k for k in same_path if not plans[k][1]] or same_path
     leader = members[0]
-    leads = leader == agreement.worker
+    is_leader = leader == commit.worker
     directories: list[NewDirectory] = []
 
     def make() -> Any:
-        if not leads:
+        if not is_leader:
             return None
         new, number = target.make()
         directories.append(new)
         return [os.path.abspath(new.hidden), os.path.abspath(new.path), number, new.token]
 
     try:
-        hidden, path, number, token = agreement.settle(make)[leader]
+        hidden, path, number, token = commit.run_on_all(make)[leader]
         on_servers = RemoteSave(
-            {array_key(keys): array for keys, array in remote.items()} if leads else {},
+            {array_key(keys): array for keys, array in remote.items()} if is_leader else {},
             Path(hidden),
         )
         is_alone = len(members) == 1 and not on_servers.parts
-        part = "" if is_alone else str(agreement.worker)
+        part = "" if is_alone else str(commit.worker)
         directory = part_directory(Path(hidden), part) if part else Path(hidden)
-        writer = ArrayWriter(directory, agreement.show_sign)
+        writer = ArrayWriter(directory, commit.send_heartbeat)
         pieces: list[_Piece] = []
 
-        def take() -> None:
-            if not leads and agreement.worker in members:
+        def snapshot() -> None:
+            if not is_leader and commit.worker in members:
                 _check_shared(Path(hidden), token)
-            pieces.extend(_take(to_take, agreement.worker, members))
-            on_servers.take(writer)
+            pieces.extend(_local_pieces(to_snapshot, commit.worker, members))
+            on_servers.snapshot(writer)
 
-        # Values that are read together, before anything that may fail on one worker alone.
-        read = {k: v.take() for k, v in values.items() if v.is_read_together}
-        to_take: dict[Keys, ValueToSave] = {
-            k: _Taken(v, read[k]) if k in read else v for k, v in values.items()
+        # Collective reads first: after a step that fails on one worker alone, the others would hang in the
+        # collective.
+        read = {k: v.to_host() for k, v in values.items() if v.is_read_collectively}
+        to_snapshot: dict[Keys, ValueToSave] = {
+            k: _AlreadyRead(v, read[k]) if k in read else v for k, v in values.items()
         }
-        agreement.settle(take)
+        commit.run_on_all(snapshot)
     except BaseException:
         for new in directories:
-            new.give_up()
+            new.discard()
         raise
     if number is not None:
         counter = np.array(number, np.int64)
-        if leads:
+        if is_leader:
             pieces.append(_Piece(COUNTER, (), counter.dtype, 0, counter))
     leaves = [Leaf(keys, value.kind) for keys, value in values.items()]
     leaves += [Leaf(keys) for keys in remote]
@@ -181,28 +181,28 @@ def begin_save(
         leaves += [
             Leaf((worker_key(worker), *keys), value.kind)
             for keys, value in values.items()
-            if value.is_of_this_worker
+            if value.is_worker_local
         ]
     metadata = TreeMetadata(tuple(leaves), {**own, "workers": members[1:]})
     begun = time.time_ns()
 
     def write() -> None:
-        agreement.go_on_in_background()
+        commit.run_in_background()
         try:
-            wrote = agreement.settle(lambda: _write(writer, pieces, on_servers))
-            agreement.settle(lambda: finish([str(k) for k in members if wrote[k]]))
+            wrote = commit.run_on_all(lambda: _write(writer, pieces, on_servers))
+            commit.run_on_all(lambda: finish([str(k) for k in members if wrote[k]]))
         except BaseException:
             on_servers.forget()
             raise
         finally:
-            # Nothing is left of one that has not appeared.
+            # Removes the directory if it was not published.
             for new in directories:
-                new.give_up()
+                new.discard()
 
     def abandon() -> None:
         on_servers.forget()
         for new in directories:
-            new.give_up()
+            new.discard()
 
     def finish(parts: list[str]) -> None:
         for new in directories:
@@ -210,15 +210,15 @@ def begin_save(
                 merge_parts(new.hidden, [*parts, *on_servers.parts])
             _write_metadata(new.hidden, metadata, begun)
             make_latest(new.hidden, new.path.parent)
-            new.appear()
+            new.publish()
             then()
 
-    save = SaveUnderWay(Path(path), write, abandon, lambda: agreement.is_of_the_past)
+    save = AsyncSave(Path(path), write, abandon, lambda: commit.is_superseded)
     return save, number
 
 
-def _frozen(contents: Callable[[], Contents]) -> Contents:
-    """Returns the contents with the values that all variables have at one moment, between two calls."""
+def _snapshot(contents: Callable[[], Contents]) -> Contents:
+    """Returns the contents with a consistent snapshot of all variables, taken between two calls."""
     with STORAGE_LOCK:
         found = contents()
         values = {
@@ -229,59 +229,61 @@ def _frozen(contents: Callable[[], Contents]) -> Contents:
 
 
 def _check_shared(hidden: Path, token: str) -> None:
-    """Checks that this worker writes where the leader does; else nobody would find what it wrote.
+    """Checks that this worker sees the leader's directory; otherwise its share would be lost.
 
     Raises:
-        InvalidArgumentError: If the directory is on a disk of its own.
+        InvalidArgumentError: If the path is not on a shared file system.
     """
-    if not is_seen(hidden, token, _SECONDS_TO_SEE):
+    if not is_visible(hidden, token, _VISIBILITY_TIMEOUT_SECONDS):
         raise InvalidArgumentError(
-            "Workers must save in a directory that all of them share, but here "
-            f"{hidden.parent} has not got what the leader has begun in it: each host sees a disk of its "
-            "own. Use a directory on a shared file system, or give each worker another path."
+            "Workers must save to a directory that all of them share, but the leader's new checkpoint is "
+            f"not visible here in {hidden.parent}: each host sees its own disk. Use a directory on a "
+            "shared file system, or another path on each worker."
         )
 
 
-class _Taken:
-    """A value that was read already."""
+class _AlreadyRead:
+    """A value that was already read, by a collective."""
 
     def __init__(self, value: SavedValue, array: Array) -> None:
         self._array = array
         self.kind = value.kind
-        self.is_of_this_worker = value.is_of_this_worker
-        self.is_read_together = False
+        self.is_worker_local = value.is_worker_local
+        self.is_read_collectively = False
         self.shape, self.dtype = value.shape, value.dtype
 
-    def take(self) -> Array:
+    def to_host(self) -> Array:
         return self._array
 
 
-def _take(values: Mapping[Keys, ValueToSave], worker: int, members: list[int]) -> Iterator[_Piece]:
-    """Takes what this worker has to write."""
+def _local_pieces(
+    values: Mapping[Keys, ValueToSave], worker: int, members: list[int]
+) -> Iterator[_Piece]:
+    """Yields snapshots of the rows that this worker writes."""
     if worker not in members:
         return
     common = {
         array_key(keys): (value.shape, value.dtype.itemsize)
         for keys, value in values.items()
-        if not value.is_of_this_worker
+        if not value.is_worker_local
     }
     mine = divide_rows(common, len(members))[members.index(worker)]
     for keys, value in values.items():
         key = array_key(keys)
-        if value.is_of_this_worker:
+        if value.is_worker_local:
             if worker != members[0]:
                 key = array_key((worker_key(worker), *keys))
-            yield _Piece(key, value.shape, value.dtype, 0, value.take())
+            yield _Piece(key, value.shape, value.dtype, 0, value.to_host())
         elif key in mine:
             begin, end = mine[key]
-            array = value.take()
+            array = value.to_host()
             yield _Piece(
                 key, value.shape, value.dtype, begin, array[begin:end] if value.shape else array
             )
 
 
 def _write(writer: ArrayWriter, pieces: list[_Piece], on_servers: RemoteSave) -> bool:
-    """Writes everything; returns whether there was something for this process to write."""
+    """Writes everything; returns whether this process had anything to write."""
     for piece in pieces:
         writer.write(*piece)
     on_servers.write()
@@ -306,7 +308,7 @@ def _write_metadata(directory: Path, metadata: TreeMetadata, begun: int) -> None
 
 
 def _digest(contents: Contents) -> str:
-    """Returns something short that differs for other contents."""
+    """Returns a digest of the names, shapes and dtypes of the contents."""
     text = "\n".join(_described(contents))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -315,17 +317,17 @@ def _described(contents: Contents) -> list[str]:
     arrays: dict[Keys, ValueToSave | RemoteArray] = {**contents.values, **contents.remote}
     described = []
     for keys, array in arrays.items():
-        # What each worker has of its own may differ.
-        is_own = keys in contents.values and contents.values[keys].is_of_this_worker
+        # Worker-local values may differ in shape and dtype.
+        is_own = keys in contents.values and contents.values[keys].is_worker_local
         what = "its own" if is_own else f"{array.dtype.name}{list(array.shape)}"
         described.append(f"{array_key(keys)!a}: {what}")
     return described
 
 
-def _refuse_different(agreement: WorkerAgreement, contents: Contents) -> NoReturn:
-    every = agreement.settle(lambda: _described(contents)[:_MOST_SHOWN])
+def _raise_different(commit: CollectiveCommit, contents: Contents) -> NoReturn:
+    every = commit.run_on_all(lambda: _described(contents)[:_MAX_SHOWN])
     raise InvalidArgumentError(
-        "All workers must save the same things in a Checkpoint, got "
+        "All workers must save the same objects in a Checkpoint, got "
         + " and ".join(dict.fromkeys(map(str, every)))
         + "."
     )

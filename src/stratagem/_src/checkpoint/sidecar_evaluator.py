@@ -1,4 +1,4 @@
-"""``SidecarEvaluator``: evaluates checkpoints while others train."""
+"""``SidecarEvaluator``: evaluates checkpoints in a separate process while training continues."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _log = logging.getLogger("stratagem")
 class SidecarEvaluator:
     """Restores every new checkpoint of a training job, evaluates it, and writes summaries.
 
-    It runs in a process of its own (``stratagem run --evaluator``), which the training neither knows nor
-    waits for: checkpoints are only read. Those that came while one was evaluated are left out, but for
-    the latest; one that the training removes meanwhile is left out too.
+    It runs in a separate process (``stratagem run --evaluator``). Training does not wait for it:
+    checkpoints are only read. Of several checkpoints that are saved during an evaluation, only the latest
+    is evaluated; a checkpoint that training removes meanwhile is skipped.
 
-    Differs from tf.keras.utils.SidecarEvaluator: what is evaluated is a function of yours, for example
-    ``lambda: model.evaluate(data, return_dict=True)``, and not a Keras model only.
+    Differs from tf.keras.utils.SidecarEvaluator: it evaluates any function, for example
+    ``lambda: model.evaluate(data, return_dict=True)``, not only a Keras model.
 
     Args:
-        evaluate: Called with nothing when a checkpoint has been restored; returns numbers by name.
-        checkpoint: Of the objects that ``evaluate`` uses; what else the training saved is left alone.
-        checkpoint_dir: Where the training saves.
-        log_dir: Where the summaries go, if they are wanted.
+        evaluate: Called without arguments after each restore; returns numbers by name.
+        checkpoint: Contains the objects that ``evaluate`` uses; the rest of a saved checkpoint is ignored.
+        checkpoint_dir: The directory that training saves to.
+        log_dir: The directory for summaries; default none.
         step: A variable of the checkpoint that counts steps; default the number of the checkpoint.
-        max_evaluations: How many to make before it ends; default as long as checkpoints come.
-        timeout: Seconds to wait for a new checkpoint before it ends; default for ever.
-        timeout_fn: Called after ``timeout`` instead; it ends if that returns ``True``, and else waits
+        max_evaluations: Number of evaluations before it ends; default no limit.
+        timeout: Seconds to wait for a new checkpoint before it ends; default no limit.
+        timeout_fn: Called after each ``timeout``; it ends if this returns ``True``, otherwise it waits
             again.
 
     >>> import tempfile
@@ -70,8 +70,7 @@ class SidecarEvaluator:
     ) -> None:
         if max_evaluations is not None and max_evaluations < 1:
             raise ValueError(
-                f"max_evaluations must be at least 1, got {max_evaluations}. Leave it out to evaluate as "
-                "long as checkpoints come."
+                f"max_evaluations must be at least 1, got {max_evaluations}. Omit it for no limit."
             )
         self._evaluate = evaluate
         self._checkpoint = checkpoint
@@ -83,10 +82,10 @@ class SidecarEvaluator:
         self._timeout_fn = timeout_fn
 
     def start(self) -> dict[int, dict[str, float]]:
-        """Evaluates until it is to end.
+        """Evaluates checkpoints until a limit is reached.
 
         Returns:
-            The numbers of every evaluation, by step.
+            The numbers of each evaluation, by step.
         """
         found: dict[int, dict[str, float]] = {}
         number = 0
@@ -113,7 +112,7 @@ class SidecarEvaluator:
             gone = (
                 "was removed meanwhile" if not Path(path).exists() else f"cannot be read: {error}"
             )
-            _log.warning("%s is not evaluated: it %s", path, gone)
+            _log.warning("skipping %s: it %s", path, gone)
             return False
         return True
 

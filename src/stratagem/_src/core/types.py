@@ -44,6 +44,7 @@ __all__ = [
     "Tensor",
     "Trace",
     "Tracer",
+    "WrappedFunction",
 ]
 
 PyTree: TypeAlias = Any
@@ -138,6 +139,9 @@ Primitive: TypeAlias = Any
 
 EquationParams: TypeAlias = Any
 """The parameters of an equation, by name."""
+
+WrappedFunction: TypeAlias = Any
+"""A function that JAX traces (``linear_util.WrappedFun``)."""
 
 CacheKey: TypeAlias = Any
 """What a cache of programs compares; hashable."""

@@ -1,1 +1,1 @@
-"""Functions and weights in files, for programs that have neither this library nor the Python code."""
+"""Exports functions and weights to files, for programs without this library or the Python code."""

@@ -1,4 +1,4 @@
-"""``foreign_custom_calls``: what a saved program would run besides XLA's own operations."""
+"""``foreign_custom_calls``: the custom calls of a saved program that ``jax.export`` does not allow."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TARGET = "call_target_name"
 def foreign_custom_calls(exported: export.Exported) -> list[str]:
     """Returns the custom calls of a program and of its gradients that ``jax.export`` would not export.
 
-    A custom call jumps to a function of this process by its name, with arguments from the file. Among
-    those that JAX registers are some that take an index or an address on trust.
+    A custom call invokes a function of this process by name, with arguments from the file. Some of the
+    functions that JAX registers do not validate an index or an address.
 
     Raises:
-        Exception: If the program cannot be read.
+        Exception: If the program cannot be parsed.
     """
     found = _targets(exported)
     while exported.has_vjp():

@@ -1,10 +1,10 @@
-"""The files of a saved model, which other programs read with JAX and NumPy alone.
+"""The files of a saved model, which other programs can read with only JAX and NumPy.
 
 ::
 
-    saved_model.json            what there is
+    saved_model.json            the index
     weights.npz                 an array for each weight
-    signatures/<name>.jax       jax.export's form of a function of (weights, *arguments)
+    signatures/<name>.jax       a function of (weights, *arguments), serialized by jax.export
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
 _INDEX = "saved_model.json"
 _WEIGHTS = "weights.npz"
 _FORMAT = 1
-# A name of a file, and of nothing beyond its directory.
+# A plain file name: it cannot lead outside the directory.
 _SIGNATURE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def is_signature_name(name: str) -> bool:
-    """Returns whether a signature may have this name.
+    """Returns whether a name is valid for a signature.
 
     >>> from stratagem._src.export.directory import is_signature_name
     >>> is_signature_name("serving_default"), is_signature_name("../../outside")
@@ -53,7 +53,7 @@ def is_signature_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class SavedWeight:
-    """One array, and whether training changes it."""
+    """One array, and whether it is trainable."""
 
     value: np.ndarray[Any, Any]
     trainable: bool
@@ -61,7 +61,7 @@ class SavedWeight:
 
 @dataclass(frozen=True)
 class SavedSignature:
-    """One function: the names and specs of its arguments, the weights it takes, and its program."""
+    """One function: the names and specs of its arguments, the names of its weights, and its program."""
 
     parameters: tuple[str, ...]
     specs: tuple[Any, ...]
@@ -74,13 +74,13 @@ def write_directory(
     weights: Mapping[str, SavedWeight],
     signatures: Mapping[str, SavedSignature],
 ) -> None:
-    """Writes a directory, whole or not at all; one that is there already gives way to it."""
+    """Writes a directory, completely or not at all; replaces an existing one."""
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
     try:
         _write(new, weights, signatures)
-        new.chmod(0o755)  # a temporary directory is for one user
+        new.chmod(0o755)  # mkdtemp creates it with mode 0700
         if final.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
             final.rename(old / final.name)
@@ -96,7 +96,7 @@ def _write(
     directory: Path, weights: Mapping[str, SavedWeight], signatures: Mapping[str, SavedSignature]
 ) -> None:
     (directory / "signatures").mkdir()
-    # Whoever has types that NumPy has no name for, such as bfloat16, finds them in the index.
+    # NumPy files have no name for dtypes such as bfloat16: the index records them.
     arrays: dict[str, Any] = {name: weight.value for name, weight in weights.items()}
     with (directory / _WEIGHTS).open("wb") as file:
         np.savez(file, **arrays)
@@ -126,8 +126,8 @@ def read_directory(
     """Returns the weights and signatures of a directory.
 
     Raises:
-        NotFoundError: If it has no saved model.
-        DataLossError: If a file of it is missing or damaged.
+        NotFoundError: If it does not contain a saved model.
+        DataLossError: If a file is missing or corrupt.
     """
     directory = Path(path)
     if not (directory / _INDEX).is_file():
@@ -136,14 +136,14 @@ def read_directory(
         index = json.loads((directory / _INDEX).read_text())
         if index["format"] != _FORMAT:
             raise DataLossError(
-                f"{str(directory)!r} has format {index['format']} of saved models, which a newer "
-                f"version of this library wrote; this one reads format {_FORMAT}."
+                f"The saved model in {str(directory)!r} has format {index['format']}, written by a later "
+                f"version of stratagem. This version reads format {_FORMAT}. Update stratagem."
             )
         for name in index["signatures"]:
             if not is_signature_name(name):
                 raise DataLossError(
-                    f"The saved model in {str(directory)!r} names a signature {name!r}, which save() "
-                    "never writes: its file would be outside of the directory."
+                    f"The saved model in {str(directory)!r} has a signature named {name!r}, which save() "
+                    "never writes: its file would be outside the directory."
                 )
         weights = _read_weights(directory, index["weights"])
         signatures = {
@@ -165,7 +165,7 @@ def read_directory(
         zipfile.BadZipFile,
     ) as error:
         raise DataLossError(
-            f"The saved model in {str(directory)!r} is damaged: {error}. Save it again."
+            f"The saved model in {str(directory)!r} is corrupt: {error}. Save it again."
         ) from error
     return weights, signatures
 

@@ -1,4 +1,4 @@
-"""``load``: a saved model as functions over variables of the current strategy."""
+"""``load``: loads a saved model as functions over variables of the current strategy."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax import export
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
 from stratagem._src.core.io_options import LoadOptions
+from stratagem._src.core.types import PyTree
 from stratagem._src.execution.input_signature import InputSignature
 from stratagem._src.export.custom_calls import foreign_custom_calls
 from stratagem._src.export.directory import SavedSignature, read_directory
@@ -22,9 +23,9 @@ __all__ = ["LoadedModel", "LoadedSignature", "load"]
 
 
 class LoadedSignature:
-    """A saved function, which reads its weights from variables.
+    """A saved function that reads its weights from variables.
 
-    It can be called anywhere, in replicas, compiled functions and gradients too.
+    It can be called anywhere, including replicas, compiled functions and gradients.
     """
 
     def __init__(self, name: str, saved: SavedSignature) -> None:
@@ -37,19 +38,19 @@ class LoadedSignature:
             self.__signature__: inspect.Signature = inspect.Signature(parameters)
         except (TypeError, ValueError) as error:
             raise DataLossError(
-                f"The parameters of signature {name!r} are not names: {error}."
+                f"The parameters of signature {name!r} are not valid names: {error}."
             ) from error
         self._inputs = InputSignature(self.__signature__, saved.specs)
 
-    def use(self, variables: Mapping[str, Variable]) -> None:
-        """Takes the weights from variables."""
+    def bind(self, variables: Mapping[str, Variable]) -> None:
+        """Binds the weights to variables."""
         self._variables = dict(variables)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the saved function returns for these arguments.
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
+        """Calls the saved function.
 
         Raises:
-            SignatureMismatchError: If they are not what it takes.
+            SignatureMismatchError: If the arguments do not match the input signature.
         """
         conformed = self._inputs.conform(args, kwargs)
         weights = {name: variable.read_value() for name, variable in self._variables.items()}
@@ -60,7 +61,7 @@ class LoadedSignature:
 
 
 class LoadedModel:
-    """What ``load`` returns.
+    """A loaded model, returned by ``load``.
 
     Attributes:
         signatures: The saved functions by name.
@@ -75,14 +76,14 @@ class LoadedModel:
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """The weights that training changes."""
+        """The trainable weights."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls ``signatures["serving_default"]``, or the only one.
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
+        """Calls ``signatures["serving_default"]``, or the only signature.
 
         Raises:
-            InvalidArgumentError: If there are several, of which none is the default.
+            InvalidArgumentError: If there are several signatures, and none is the default.
         """
         chosen = self.signatures.get(DEFAULT_SIGNATURE)
         if chosen is None and len(self.signatures) == 1:
@@ -98,22 +99,22 @@ class LoadedModel:
 def load(
     export_dir: str | os.PathLike[str], tags: Any = None, options: LoadOptions | None = None
 ) -> LoadedModel:
-    """Returns the functions of a saved model; the weights become variables of the current strategy.
+    """Loads a saved model; its weights become variables of the current strategy.
 
-    Inside ``strategy.scope()`` each replica gets them, so that the functions can be used, and the
-    weights trained, in ``strategy.run()``.
+    Inside ``strategy.scope()`` the variables are mirrored, so the functions can be called, and the weights
+    trained, in ``strategy.run()``.
 
-    A model is a program. Load only those of somebody whom you trust as you trust the author of a library.
+    A model is a program. Load models only from sources that you would install a library from.
 
     Args:
-        export_dir: What ``save`` wrote.
-        tags: For the sake of programs for TensorFlow: there is one graph, whatever they say.
-        options: Likewise.
+        export_dir: The directory that ``save`` wrote.
+        tags: Accepted for compatibility with TensorFlow, without effect.
+        options: Accepted for compatibility with TensorFlow, without effect.
 
     Raises:
         NotFoundError: If there is no saved model.
-        DataLossError: If it is damaged.
-        InvalidArgumentError: If it calls functions of the process that no model of ``save`` calls.
+        DataLossError: If it is corrupt.
+        InvalidArgumentError: If it contains custom calls that ``save`` never writes.
         MissingExtraError: If ``flatbuffers`` is not installed.
 
     >>> import stratagem as sg
@@ -125,14 +126,14 @@ def load(
     for name, one in saved.items():
         if missing := set(one.weights) - set(weights):
             raise DataLossError(f"Signature {name!r} needs weights that are missing: {missing}.")
-    # Programs first: a model that is refused leaves no variables behind.
+    # Programs first: a rejected model must not leave variables behind.
     signatures = {name: LoadedSignature(name, one) for name, one in saved.items()}
     variables = {
         name: Variable(weight.value, trainable=weight.trainable, name=name)
         for name, weight in weights.items()
     }
     for name, signature in signatures.items():
-        signature.use({weight: variables[weight] for weight in saved[name].weights})
+        signature.bind({weight: variables[weight] for weight in saved[name].weights})
     return LoadedModel(signatures, tuple(variables.values()))
 
 
@@ -146,11 +147,12 @@ def _deserialized(name: str, program: bytes) -> export.Exported:
             "`pip install stratagem[export]`."
         ) from error
     except Exception as error:
-        raise DataLossError(f"The program of signature {name!r} is damaged: {error}.") from error
+        raise DataLossError(f"The program of signature {name!r} is corrupt: {error}.") from error
     if foreign:
         raise InvalidArgumentError(
-            "A saved model may only call what jax.export guarantees to be stable, but signature "
-            f"{name!r} calls {', '.join(map(repr, foreign))}: functions of this process, with arguments "
-            "from the file. save() never writes that. If you trust who made it, use jax.export.deserialize."
+            "A saved model may only use custom calls that jax.export guarantees to be stable, but "
+            f"signature {name!r} calls {', '.join(map(repr, foreign))}: functions of this process, with "
+            "arguments from the file. save() never writes these. If you trust its author, use "
+            "jax.export.deserialize."
         )
     return exported

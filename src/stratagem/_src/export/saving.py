@@ -1,4 +1,4 @@
-"""``save``: a model's functions and weights in a directory."""
+"""``save``: exports a model's functions and weights to a directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import jax
 import numpy as np
 from jax import export
 
-from stratagem._src.checkpoint.collective_commit import WorkerAgreement
+from stratagem._src.checkpoint.collective_commit import CollectiveCommit
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
 from stratagem._src.core.io_options import SaveOptions
+from stratagem._src.core.types import PyTree
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.export.directory import (
     SavedSignature,
@@ -36,24 +37,23 @@ def save(
     signatures: Callable[..., Any] | Mapping[str, Callable[..., Any]] | None = None,
     options: SaveOptions | None = None,
 ) -> None:
-    """Saves functions with the weights they use, for programs without this library or their code.
+    """Exports functions and their weights, for programs without this library or the Python code.
 
-    Each becomes a program in StableHLO, made by ``jax.export``, for CPU, GPU and TPU; sizes that its
-    ``input_signature`` leaves open stay open, the leading ones of all arguments being equal. It can
-    be differentiated once. Weights are stored once, apart from the programs. Where several workers have
-    the variables all of them call this, and the leader writes.
+    Each function becomes a StableHLO program, made by ``jax.export``, for CPU, GPU and TPU. Dimensions that
+    its ``input_signature`` leaves unknown stay symbolic; the leading unknown dimensions of all arguments
+    are equal. It can be differentiated once. Weights are stored once, separately from the programs. If
+    several workers share the variables, all of them call this, and the leader writes.
 
     Args:
-        obj: A Keras model with known inputs; or a function with an ``input_signature``; or an object that
-            has such functions, of which each is saved under its name and ``__call__`` as
+        obj: A Keras model with known inputs; or a function with an ``input_signature``; or an object with
+            such functions as attributes: each is saved under its name, and ``__call__`` as
             ``"serving_default"``.
-        export_dir: The directory. What is in it gives way, once the new one is complete.
-        signatures: A function with an ``input_signature`` in place of what ``obj`` has, or several by
-            name.
-        options: For the sake of programs for TensorFlow.
+        export_dir: The directory. An existing one is replaced when the new one is complete.
+        signatures: A function with an ``input_signature`` instead of those of ``obj``, or several by name.
+        options: Accepted for compatibility with TensorFlow.
 
     Raises:
-        InvalidArgumentError: If there is no function to save, or one without an ``input_signature``.
+        InvalidArgumentError: If there is no function to save, or one lacks an ``input_signature``.
         VariableError: If a function updates variables.
         MissingExtraError: If ``flatbuffers`` is not installed.
 
@@ -77,14 +77,12 @@ def save(
     for name in functions:
         if not is_signature_name(name):
             raise InvalidArgumentError(
-                f"The name of a signature must have letters, digits and any of '_.-', got {name!r}."
+                f"The name of a signature must consist of letters, digits and '_.-', got {name!r}."
             )
     traced = [trace_signature(name, fn, specs) for name, (fn, specs) in functions.items()]
     variables = list({id(v): v for one in traced for v in one.variables}.values())
-    agreement = WorkerAgreement(variables, "saving a model")
-    agreement.settle(
-        lambda: _write(export_dir, traced, variables) if agreement.worker == 0 else None
-    )
+    commit = CollectiveCommit(variables, "saving a model")
+    commit.run_on_all(lambda: _write(export_dir, traced, variables) if commit.worker == 0 else None)
 
 
 def _functions(obj: Any, signatures: Any) -> dict[str, tuple[Callable[..., Any], Sequence[Any]]]:
@@ -95,7 +93,7 @@ def _functions(obj: Any, signatures: Any) -> dict[str, tuple[Callable[..., Any],
         return {DEFAULT_SIGNATURE: _with_specs(DEFAULT_SIGNATURE, obj)}
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(obj, keras.Model):
-        # Imported when used: it needs Keras.
+        # Imported here because it needs Keras.
         from stratagem._src.integrations.keras.serving import serving_function
 
         return {DEFAULT_SIGNATURE: serving_function(obj)}
@@ -118,7 +116,7 @@ def _with_specs(name: str, function: Any) -> tuple[Callable[..., Any], Sequence[
     specs = function.input_signature if isinstance(function, CompiledFunction) else None
     if specs is None:
         raise InvalidArgumentError(
-            f"Signature {name!r} must say what it takes, got {function!r}. Write "
+            f"Signature {name!r} must have an input_signature, got {function!r}. Write "
             "@sg.function(input_signature=[sg.TensorSpec([None, 3])]), with a spec for each argument."
         )
     return function.python_function, specs
@@ -156,7 +154,7 @@ def _exported(
     of_constants = [name_of[id(constant)] for constant in signature.constants]
     used = tuple(dict.fromkeys([*of_variables, *of_constants]))
 
-    def program(values: dict[str, Any], *args: Any) -> Any:
+    def program(values: dict[str, Any], *args: PyTree) -> Any:
         return signature.function(
             [values[name] for name in of_variables], [values[name] for name in of_constants], args
         )

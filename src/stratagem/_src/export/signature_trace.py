@@ -1,4 +1,4 @@
-"""A function with an ``input_signature`` as a pure function of weights and arguments."""
+"""``trace_signature``: traces a function with an ``input_signature`` to a pure function of its weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import export
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
+from stratagem._src.core.types import ArrayLike, ArraySpec, Dataset, Leaf, PyTree, Tensor
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
 from stratagem._src.execution.draws import AnyIterator
 from stratagem._src.execution.tracing_frames import FunctionFrame
@@ -21,8 +22,8 @@ from stratagem._src.jax_compat.tracing import all_equations
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables import access as state
-from stratagem._src.variables.remotely_held_variable import RemotelyHeldVariable
+from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
@@ -31,16 +32,16 @@ __all__ = ["TracedSignature", "trace_signature"]
 
 @dataclass(frozen=True)
 class TracedSignature:
-    """What a function computes, apart from the Python that it was written in.
+    """A traced function, independent of its Python code.
 
     Attributes:
-        name: Under which it is saved.
+        name: The name it is saved under.
         parameters: The names of its arguments.
-        specs: A nest of specs for each of them.
-        avals: The same with a symbol for every size that is left open.
-        variables: What it reads.
-        constants: Other arrays that the Python code holds.
-        function: Takes the values of variables, constants and the arguments.
+        specs: A nest of specs for each argument.
+        avals: The same as abstract values, with a symbol for each unknown dimension.
+        variables: The variables that it reads.
+        constants: Other arrays that the Python code captures.
+        function: Takes the values of the variables, the constants and the arguments.
     """
 
     name: str
@@ -58,18 +59,18 @@ def trace_signature(
     """Traces a function with arguments of these specs.
 
     Raises:
-        InvalidArgumentError: If a spec is of strings, or has no rank.
+        InvalidArgumentError: If a spec has the dtype string, or no rank.
         VariableError: If it updates variables, or reads one that differs between replicas.
         UnsupportedError: If it runs on several replicas.
     """
-    avals = _Sizes().avals(tuple(specs))
+    avals = _SymbolicDimensions().avals(tuple(specs))
     frame = _SignatureFrame(name)
     structure: Any = None
 
-    def traced(*args: Any) -> list[Any]:
+    def traced(*args: PyTree) -> list[Any]:
         nonlocal structure
         frame.open()
-        with state.enter(frame):
+        with frames.enter(frame):
             result = jax.tree.map(_array, function(*args), is_leaf=is_value_leaf)
         frame.close()
         leaves, structure = jax.tree.flatten(result)
@@ -80,13 +81,13 @@ def trace_signature(
     for variable in variables:
         if tuple(variable.shape) != tuple(variable.program_shape):
             raise VariableError(
-                f"Signature {name!r} reads {variable.name!r}, whose value is another in each replica. "
-                "Assign its value to a variable with one value for all, and read that."
+                f"Signature {name!r} reads {variable.name!r}, whose value differs between replicas. Assign "
+                "its value to a mirrored variable, and read that."
             )
     if any(equation.primitive.name == "shard_map" for equation in all_equations(jaxpr)):
         raise UnsupportedError(
-            f"Signature {name!r} calls strategy.run(), but what is saved runs on one device wherever it "
-            "is loaded. Call the function that the replicas run itself."
+            f"Signature {name!r} calls strategy.run(), but a saved function runs on one device. Call the "
+            "replica function directly."
         )
 
     def pure(values: Sequence[Any], constants: Sequence[Any], args: tuple[Any, ...]) -> Any:
@@ -97,30 +98,31 @@ def trace_signature(
     return TracedSignature(name, names, tuple(specs), avals, variables, list(closed.consts), pure)
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: Leaf) -> Any:
     if isinstance(leaf, PerReplica):
         raise UnsupportedError(
-            f"A signature returns arrays, got a value with one for each replica: {leaf!r}."
+            f"A signature must return arrays, got a per-replica value: {leaf!r}."
         )
     return jnp.asarray(array_of(leaf))
 
 
 def _parameter_names(function: Callable[..., Any], specs: Sequence[Any]) -> tuple[str, ...]:
-    """Returns what arguments are called: as their specs say, else as the function does."""
-    taken = [
+    """Returns the names of the arguments: from their specs, else from the function."""
+    from_function = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
     ]
-    taken += [f"argument_{index}" for index in range(len(taken), len(specs))]
-    said = [getattr(spec, "name", None) for spec in specs]
+    from_function += [f"argument_{index}" for index in range(len(from_function), len(specs))]
+    from_specs = [getattr(spec, "name", None) for spec in specs]
     return tuple(
-        re.sub(r"\W", "_", name or other) for name, other in zip(said, taken, strict=False)
+        re.sub(r"\W", "_", name or other)
+        for name, other in zip(from_specs, from_function, strict=False)
     )
 
 
-class _Sizes:
-    """Symbols for open sizes: one for the leading size of all arrays, and one for each other."""
+class _SymbolicDimensions:
+    """Symbolic dimensions: one symbol for all unknown leading dimensions, one for each other."""
 
     def __init__(self) -> None:
         self._scope = export.SymbolicScope()
@@ -132,11 +134,11 @@ class _Sizes:
         )
         return made
 
-    def _aval(self, spec: Any) -> jax.ShapeDtypeStruct:
+    def _aval(self, spec: ArraySpec) -> jax.ShapeDtypeStruct:
         if not isinstance(spec, TensorSpec) or spec.dtype == STRING or spec.shape.rank is None:
             raise InvalidArgumentError(
-                "A signature takes arrays of numbers, whose number of dimensions is known, got a spec "
-                f"{spec!r}. Turn strings into numbers before."
+                "A signature must take numeric arrays of known rank, got the spec "
+                f"{spec!r}. Convert strings to numbers before the call."
             )
         sizes = [
             str(size) if size is not None else self._symbol(dimension)
@@ -153,21 +155,23 @@ class _Sizes:
 
 
 class _SignatureFrame(FunctionFrame):
-    """Values of variables while a signature is traced, which reads them and no more."""
+    """The frame in which a signature is traced: variables are read-only."""
 
     def __init__(self, name: str) -> None:
         super().__init__(may_create=False)
         self._name = name
 
-    def rows(self, variable: RemotelyHeldVariable, indices: Any) -> Any:
-        """Returns rows of the whole table, which is saved with the signature."""
+    def rows(self, variable: BaseRemoteVariable, indices: ArrayLike) -> Any:
+        """Returns rows of the full table, which is saved with the signature."""
         return self.read(variable)[indices]
 
-    def write(self, variable: Variable, value: Any) -> None:
+    def write(self, variable: Variable, value: Tensor) -> None:
         """Raises."""
         self._refuse(variable)
 
-    def update_remotely(self, variable: RemotelyHeldVariable, update: Update, operand: Any) -> None:
+    def update_remotely(
+        self, variable: BaseRemoteVariable, update: Update, operand: PyTree
+    ) -> None:
         """Raises."""
         self._refuse(variable)
 
@@ -175,14 +179,14 @@ class _SignatureFrame(FunctionFrame):
         """Raises."""
         self.refuse_to_loop(iterator)
 
-    def refuse_to_loop(self, dataset: Any) -> NoReturn:
+    def refuse_to_loop(self, dataset: Dataset) -> NoReturn:
         """Raises."""
         raise UnsupportedError(
-            f"Signature {self._name!r} draws from a dataset. Make it an argument."
+            f"Signature {self._name!r} draws from a dataset. Make the element an argument."
         )
 
     def _refuse(self, variable: Variable) -> NoReturn:
         raise VariableError(
-            f"Signature {self._name!r} updates {variable.name!r}, but what is saved keeps its weights. "
-            "Return the new value in place of assigning it, or call layers with training=False."
+            f"Signature {self._name!r} updates {variable.name!r}, but the weights of a saved function are "
+            "constant. Return the new value instead of assigning it, or call layers with training=False."
         )

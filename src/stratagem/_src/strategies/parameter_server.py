@@ -1,4 +1,4 @@
-"""``ParameterServerStrategy``: variables on parameter servers, steps on workers."""
+"""``ParameterServerStrategy``: asynchronous training with variables on parameter servers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from stratagem._src.cluster import ClusterResolver, ClusterSpec, SimpleClusterRe
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import Dataset, DTypeLike, Initializer, PyTree, ShapeLike
 from stratagem._src.current_strategy import context
 from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.input.input_context import InputContext
 from stratagem._src.input.input_options import InputOptions
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.parameter_server.client.function_update import call_where_it_lives
+from stratagem._src.parameter_server.client.function_update import call_on_variable_server
 from stratagem._src.parameter_server.client.initial_value import InitialValue, RowInitializer
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient, client_for
-from stratagem._src.parameter_server.client.part_initializer import PartInitializer
 from stratagem._src.parameter_server.client.remote_variable import UNNAMED, RemoteVariable
+from stratagem._src.parameter_server.client.shard_initializer import ShardInitializer
 from stratagem._src.parameter_server.client.sharded_variable import ShardedVariable
 from stratagem._src.parameter_server.partitioners import Partitioner, num_shards_along_axis_0
 from stratagem._src.strategies.base import Strategy
@@ -32,7 +33,7 @@ from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.server_cluster import check_server_cluster, server_addresses
 from stratagem._src.values.array_operators import ArrayOperators
 from stratagem._src.values.regroup import map_values
-from stratagem._src.variables.asked_shape import check_shape
+from stratagem._src.variables.declared_shape import check_shape
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
@@ -40,31 +41,32 @@ __all__ = ["ParameterServerStrategy"]
 
 
 class ParameterServerStrategy(Strategy):
-    """Keeps variables on parameter servers, where workers read and update them asynchronously.
+    """Stores variables on parameter servers, where workers read and update them asynchronously.
 
-    The coordinator makes it and creates the variables in its scope; each goes to the next server, or
-    is split over several by the partitioner. A ``ClusterCoordinator`` then runs functions on the
-    workers. Sent to a worker along with a function, it is there the strategy of that worker's own
-    devices: one replica on each, in step with each other but not with other workers.
+    The coordinator creates the strategy, and the variables in its scope. Variables are placed on the
+    servers round-robin, or split over several by the partitioner. A ``ClusterCoordinator`` then runs
+    functions on the workers. When the strategy is sent to a worker along with a function, it becomes the
+    strategy of that worker's devices: one replica on each, synchronous with each other but not with other
+    workers.
 
     Args:
-        cluster_resolver: Says where the servers (job ``ps``) and workers (job ``worker``) are.
-        variable_partitioner: Says into how many shards a variable is split, for example
+        cluster_resolver: Describes the servers (job ``ps``) and workers (job ``worker``).
+        variable_partitioner: Returns the number of shards of a variable, for example
             ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``, or any function that is
-            called as ``fn(shape=..., dtype=...)`` and returns ``[shards, 1, 1, ...]``; ``None``
-            splits none.
-        resume: Whether to go on from what the servers hold for a coordinator that is gone. A variable
-            that is created in the scope then has the value that it had, if the servers hold one of that
-            name, shape and type; of several with the same name each gets its own if all are created in the
-            same order as before. Optimizers go on likewise, if the program makes them in the same order. If
-            a server was lost too, nothing is taken over: see ``resumed``.
+            called as ``fn(shape=..., dtype=...)`` and returns ``[shards, 1, 1, ...]``; ``None`` does not
+            split variables.
+        resume: Whether to take over the state that the servers hold for a coordinator that was lost. A
+            variable that is created in the scope then keeps its value, if the servers hold one of that
+            name, shape and type. Variables with the same name are matched by creation order. Optimizers
+            resume too, if the program creates them in the same order. If a server was lost as well, nothing
+            is taken over: see ``resumed``.
 
     Attributes:
-        resumed: Whether what the servers held was taken over. If not, restore a checkpoint.
+        resumed: Whether the state on the servers was taken over. If not, restore a checkpoint.
 
     Raises:
-        ValueError: If the cluster has no parameter servers, no job of workers (it may be empty at first),
-            several chiefs, or jobs that have no part in it, or this task is not its coordinator.
+        ValueError: If the cluster has no parameter servers, no ``worker`` job (which may be empty at first),
+            several chiefs, or unknown jobs, or if this task is not the coordinator.
         PSUnavailableError: If a parameter server does not answer within a minute.
 
     Differs from tf.distribute: a worker with several devices runs a replica on each of them; ``resume``.
@@ -116,26 +118,26 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def extended(self) -> ParameterServerExtended:
-        """The parts that the strategy is made of."""
+        """The components of the strategy, for library code."""
         return self._extended
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """What says where servers and workers are."""
+        """The resolver that describes servers and workers."""
         return self._cluster_resolver
 
     @property
     def client(self) -> ParameterClient:
-        """This process's way to the parameter servers."""
+        """This process's client of the parameter servers."""
         return self._client
 
     def experimental_distribute_dataset(
-        self, dataset: Any, options: InputOptions | None = None
+        self, dataset: Dataset, options: InputOptions | None = None
     ) -> DistributedDataset:
-        """Returns a dataset that divides each batch between the replicas of a worker.
+        """Returns a dataset that splits each batch over the replicas of a worker.
 
-        It is made where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
-        makes its own.
+        It is created where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
+        creates its own.
         """
         context.require_cross_replica(self, "experimental_distribute_dataset")
         return DeferredDataset(Strategy.experimental_distribute_dataset, self, dataset, options)
@@ -143,9 +145,9 @@ class ParameterServerStrategy(Strategy):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
-        """Returns a dataset whose batches come from ``dataset_fn``, as they are.
+        """Returns a dataset of the batches of ``dataset_fn``, which are not split further.
 
-        It is made where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
+        It is created where it is first used. Pass it to ``create_per_worker_dataset``, and every worker
         calls ``dataset_fn``.
         """
         context.require_cross_replica(self, "distribute_datasets_from_function")
@@ -163,7 +165,7 @@ class ParameterServerStrategy(Strategy):
 
 
 class ParameterServerExtended(StrategyExtended):
-    """Puts variables on parameter servers, in turn."""
+    """Places variables on parameter servers, round-robin."""
 
     def __init__(self, strategy: ParameterServerStrategy, client: ParameterClient) -> None:
         self._strategy = strategy
@@ -179,7 +181,7 @@ class ParameterServerExtended(StrategyExtended):
 
     @property
     def _group(self) -> ReplicaGroup:  # type: ignore[override]
-        # Asked for late: a coordinator that only schedules never starts the backend.
+        # Lazy: a coordinator that only schedules never initializes the JAX backend.
         if self._devices is None:
             resolver = self._strategy.cluster_resolver
             chosen = None if resolver is None else resolver.local_device_ids
@@ -198,28 +200,28 @@ class ParameterServerExtended(StrategyExtended):
     # --- variables --------------------------------------------------------------------------------
 
     def place_variables(self, partitioner: Callable[..., Sequence[int]] | None) -> None:
-        """Lets this process create variables, split as ``partitioner`` says."""
+        """Lets this process create variables, split by ``partitioner``."""
         self._partitioner = partitioner
         self._creates_variables = True
 
     def make_per_worker_variables_with(self, make: Callable[..., Variable]) -> None:
-        """Says what makes variables that every worker has for itself: the coordinator does."""
+        """Sets the factory of per-worker variables, which the coordinator provides."""
         self._make_per_worker_variable = make
 
     def create_variable(
         self,
-        initial_value: Any = None,
+        initial_value: Initializer = None,
         trainable: bool | None = None,
         *,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         synchronization: Any = VariableSynchronization.AUTO,
         aggregation: Any = VariableAggregation.NONE,
-        shape: Any = None,
+        shape: ShapeLike = None,
         per_worker_variable: bool = False,
-        **others: Any,
+        **others: PyTree,
     ) -> Variable:
-        """Returns a new variable on parameter servers, or one that every worker has for itself.
+        """Returns a new variable on parameter servers, or a per-worker variable.
 
         Args:
             initial_value: Array, number, or a function without arguments that returns one. With
@@ -228,11 +230,11 @@ class ParameterServerExtended(StrategyExtended):
             trainable: Whether optimizers should update it.
             name: Its name.
             dtype: Its element type.
-            synchronization: Kept for the caller to see: there is one value for all.
-            aggregation: How updates of one worker's replicas become one.
+            synchronization: Only recorded: there is one value for all replicas.
+            aggregation: How updates of one worker's replicas are combined.
             shape: Its shape, which the initial value must have.
-            per_worker_variable: Whether every worker has a value of its own, which is not
-                synchronized. It needs a ``ClusterCoordinator``.
+            per_worker_variable: Whether every worker has its own, unsynchronized value. It needs a
+                ``ClusterCoordinator``.
             **others: The other arguments of ``Variable``.
         """
         if not self._creates_variables:
@@ -251,18 +253,18 @@ class ParameterServerExtended(StrategyExtended):
         }
         if not per_worker_variable:
             if _is_function(initial_value) and shape and dtype is not None:
-                initial_value = PartInitializer(initial_value, shape, dtype)
+                initial_value = ShardInitializer(initial_value, shape, dtype)
             return super().create_variable(initial_value, shape=shape, **options)
         if self._make_per_worker_variable is None:
             raise ContextError(
-                "A variable with per_worker_variable=True lives on the workers, which only a "
-                "coordinator reaches. Make ClusterCoordinator(strategy) first."
+                "A variable with per_worker_variable=True is stored on the workers, which only a coordinator "
+                "can reach. Create ClusterCoordinator(strategy) first."
             )
         created = self._make_per_worker_variable(initial_value=initial_value, **options)
         check_shape(created, shape)
         return created
 
-    def make_variable(self, **options: Any) -> Variable:
+    def make_variable(self, **options: PyTree) -> Variable:
         """Returns a new variable on the next server, or on the next ones if it is split."""
         initial = InitialValue.of(options.pop("initial_value"), options.pop("dtype"))
         colocated = getattr(self._colocation, "servers", None)
@@ -275,10 +277,10 @@ class ParameterServerExtended(StrategyExtended):
         else:
             num_shards = 1
         servers = self._take_turns(num_shards) if colocated is None else colocated[:num_shards]
-        held = self._client.ownership.claim(options["name"] or UNNAMED, shape, initial.dtype.name)
+        held = self._client.registry.claim(options["name"] or UNNAMED, shape, initial.dtype.name)
         if held is not None:
             kind = RemoteVariable if len(held.shards) == 1 else ShardedVariable
-            return kind.of_held(self._strategy, self._client, held, **options)
+            return kind.from_record(self._strategy, self._client, held, **options)
         kind = RemoteVariable if num_shards == 1 else ShardedVariable
         return kind(self._strategy, self._client, initial, servers=servers, **options)
 
@@ -288,7 +290,7 @@ class ParameterServerExtended(StrategyExtended):
             self._next_server += count
         return [(start + turn) % len(self._client.servers) for turn in range(count)]
 
-    def _make_sync_on_read(self, *, counts_once: bool, **options: Any) -> Variable:
+    def _make_sync_on_read(self, *, counts_once: bool, **options: PyTree) -> Variable:
         # The one value on the server is up to date whenever it is read.
         return self.make_variable(**options)
 
@@ -320,18 +322,18 @@ class ParameterServerExtended(StrategyExtended):
         """Calls ``fn(var, *args, **kwargs)`` on the parameter server, with the server's own copy.
 
         Returns:
-            What ``fn`` returned: for a sharded variable a list, and in a compiled function, which sends
-            it when it has run, the variable.
+            The result of ``fn``; for a sharded variable a list of results; in a compiled function, which
+            sends the update when it has run, the variable.
         """
         if not isinstance(var, RemoteVariable):
             return super().update_where_it_lives(var, fn, args, kwargs)
         positional, keywords = map_values(
             lambda leaf: self._update_argument(var, leaf), (args, kwargs)
         )
-        return call_where_it_lives(var, fn, positional, keywords)
+        return call_on_variable_server(var, fn, positional, keywords)
 
 
-def _is_function(initial_value: Any) -> bool:
+def _is_function(initial_value: Initializer) -> bool:
     return callable(initial_value) and not isinstance(
         initial_value, ArrayOperators | RowInitializer
     )
@@ -344,7 +346,7 @@ _here_lock = threading.Lock()
 def _strategy_here(
     identity: str, cluster: dict[str, Any], servers: Sequence[str]
 ) -> ParameterServerStrategy:
-    """Returns this process's object for a strategy that was sent to it."""
+    """Returns this process's instance of a strategy that another process sent."""
     with _here_lock:
         strategy = _here.get(identity)
         if strategy is None:

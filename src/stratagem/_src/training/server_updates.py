@@ -1,4 +1,4 @@
-"""``ServerUpdates``: what an optimizer does with variables on parameter servers."""
+"""``ServerUpdates``: applies an optimizer to variables on parameter servers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import cloudpickle
 
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.parameter_server.client.fencing import lineage
+from stratagem._src.parameter_server.client.fencing import lineage_id
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
-from stratagem._src.parameter_server.server.server_function import ROW_FUNCTION, WHOLE_FUNCTION
+from stratagem._src.parameter_server.server.server_function import DENSE_FUNCTION, ROW_FUNCTION
 from stratagem._src.parameter_server.server.server_optimizer import OptimizerFunction
 from stratagem._src.training.gradient_pairs import gradient_arrays
 from stratagem._src.training.optimizer_step import OptimizerStep
-from stratagem._src.variables import access, remote_batch
+from stratagem._src.variables import frames, remote_batch
 from stratagem._src.variables.updates import update_on_server
 
 __all__ = ["ServerUpdates", "check_on_servers", "received"]
@@ -32,12 +32,12 @@ _known_lock = threading.Lock()
 
 
 class ServerUpdates:
-    """The updates that an optimizer sends to parameter servers, where its state for them is too.
+    """Sends updates of an optimizer to parameter servers, which hold its state for their variables.
 
     Args:
-        holder: The optimizer, held weakly: which object is meant when it comes back from elsewhere.
-        original: What tells it from all others; default that it is new.
-        identity: What all processes call it; default what its place among all optimizers says.
+        holder: The optimizer, referenced weakly: unpickling it in this process returns this object.
+        original: Unique id of the optimizer. Default: a new one.
+        identity: Name of the optimizer in all processes. Default: derived from its creation order.
 
     Attributes:
         original: As given.
@@ -56,20 +56,20 @@ class ServerUpdates:
 
     @property
     def identity(self) -> str:
-        """What all processes call it, also the coordinator that takes over: known when first used."""
+        """Name of the optimizer in all processes, also in a coordinator that takes over; set at first use."""
         with _known_lock:
             if self._identity is None:
-                self._identity = f"{lineage()}/{self._number}"
+                self._identity = f"{lineage_id()}/{self._number}"
                 _known[self.original] = self._holder()
             return self._identity
 
     @property
     def begun(self) -> bool:
-        """Whether servers or other processes may have it as it is."""
+        """Whether servers or other processes may have its current settings."""
         return self.sent or self._function is not None
 
     def function(self, recipe: OptimizerStep) -> bytes:
-        """Returns what a server needs to take a step."""
+        """Returns the serialized update rule for servers."""
         if self._function is None:
             self._function = cloudpickle.dumps(OptimizerFunction(self.identity, recipe.optax()))
         return self._function
@@ -77,14 +77,14 @@ class ServerUpdates:
     def send(
         self, gradients: Sequence[Any], variables: Sequence[RemoteVariable], recipe: OptimizerStep
     ) -> None:
-        """Updates variables by their gradients."""
+        """Updates variables with their gradients."""
         function = self.function(recipe)
         updates = []
         for gradient, variable in zip(gradients, variables, strict=True):
             rows = isinstance(gradient, IndexedSlices)
-            update = update_on_server(ROW_FUNCTION if rows else WHOLE_FUNCTION, function)
+            update = update_on_server(ROW_FUNCTION if rows else DENSE_FUNCTION, function)
             updates.append((variable, update, gradient_arrays(gradient, variable.dtype)))
-        if access.current_frame() is None:
+        if frames.current_frame() is None:
             for variable, _, operand in updates:
                 variable.check_not_tracing(operand)
             remote_batch.send(updates)
@@ -94,12 +94,12 @@ class ServerUpdates:
 
 
 def received(original: str, make: Callable[[], _Holder]) -> _Holder:
-    """Returns this process's object for an optimizer that was sent to it.
+    """Returns this process's instance of an optimizer that another process sent.
 
     Args:
-        original: What tells it from all others. Not its id: a coordinator that takes over has an
-            optimizer that continues it, and that may differ.
-        make: Makes one if there is none yet.
+        original: Its unique id. Not its ``identity``: a coordinator that takes over has an optimizer with
+            the same identity but possibly other settings.
+        make: Creates the instance if there is none yet.
     """
     with _known_lock:
         optimizer: _Holder | None = _known.get(original)
@@ -113,22 +113,22 @@ def check_on_servers(recipe: OptimizerStep, *, all_variables: bool, shard_state:
     """Checks that an optimizer can update variables on parameter servers.
 
     Args:
-        recipe: What it does.
-        all_variables: Whether it updates no others.
-        shard_state: Whether its state is to be divided between replicas.
+        recipe: Its update rule.
+        all_variables: Whether all of its variables are on parameter servers.
+        shard_state: Whether its state should be sharded over the replicas.
 
     Raises:
         UnsupportedError: If not.
     """
     if recipe.accumulation_steps > 1 or recipe.loss_scale is not None:
         raise UnsupportedError(
-            "gradient_accumulation_steps and loss_scale need state beside the replicas, but the "
-            "variables are on parameter servers, whose workers do not step together. Leave them out."
+            "gradient_accumulation_steps and loss_scale need state in synchronized replicas, but the "
+            "variables are on parameter servers, whose workers run asynchronously. Leave them out."
         )
     if shard_state:
         raise UnsupportedError(
-            "Optimizer(shard_state=True) divides state between replicas, but the variables are on "
-            "parameter servers, and so is their state. Leave it out."
+            "Optimizer(shard_state=True) shards state over replicas, but the variables and their state are "
+            "on parameter servers. Leave it out."
         )
     if recipe.clipping and not all_variables:
         raise UnsupportedError(

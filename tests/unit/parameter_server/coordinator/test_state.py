@@ -243,7 +243,7 @@ def test_a_closure_that_ends_its_workers_is_given_up(state):
         state.worker_joined(0)
     assert taken(state, 0) == [0]
     assert numbers(state.worker_lost(0)) == [0, 1]
-    with pytest.raises(UnavailableError, match="given to 16 workers that were lost"):
+    with pytest.raises(UnavailableError, match="running on 16 workers that were lost"):
         raise state.take_error()
 
 

@@ -102,7 +102,7 @@ def test_no_worker_that_has_a_value(cluster, in_thread, growing, poll):
     fetched = in_thread(lambda: coordinator.schedule(abs, (values,)).fetch())
     error = poll(lambda: fetched)[0]
     assert isinstance(error, sg.errors.UnavailableError)
-    assert "scheduled for worker 0, but for 0.5 s" in str(error)
+    assert "scheduled for worker 0, which was not available for 0.5 s" in str(error)
 
 
 def test_values_per_worker_of_another_cluster(cluster, growing):

@@ -122,7 +122,7 @@ def test_a_result_that_does_not_fit_its_specs(server, connect):
     fits, other = sg.data.TensorSpec([None], "float32"), sg.data.TensorSpec([4], "float32")
     client = connect()
     assert client.call("ones", output_specs=fits).is_ok()
-    with pytest.raises(InvalidArgumentError, match="must fit TensorSpec"):
+    with pytest.raises(InvalidArgumentError, match="must match TensorSpec"):
         client.call("ones", output_specs=other).get_value()
     with pytest.raises(InvalidArgumentError, match="structure of output_specs"):
         client.call("ones", output_specs=[fits, fits]).get_value()

@@ -1,1 +1,1 @@
-"""How checkpoints are stored: Orbax's format, written and read in parts, and what came before it."""
+"""The storage formats of checkpoints: Orbax, written by several processes, and its predecessor."""

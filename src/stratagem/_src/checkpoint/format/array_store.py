@@ -1,6 +1,6 @@
-"""The arrays of a checkpoint, as Orbax stores them: Zarr arrays in TensorStore's key-value store OCDBT.
+"""The arrays of a checkpoint in the Orbax format: Zarr arrays in TensorStore's key-value store OCDBT.
 
-Every chunk has a checksum of its own, and so have the nodes of the key-value store that say where it is.
+Every chunk has a checksum, and so have the B-tree nodes of the key-value store that locate it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.checkpoint.format.chunks import chunk_boxes, chunk_shape
-from stratagem._src.checkpoint.format.corruption import damage_error, shortened
-from stratagem._src.checkpoint.format.library import tensorstore
+from stratagem._src.checkpoint.format.corruption import corruption_error, short_message
+from stratagem._src.checkpoint.format.tensorstore_loader import tensorstore
 from stratagem._src.core.errors import InvalidArgumentError
 
 __all__ = [
@@ -31,14 +31,14 @@ Array = np.ndarray[Any, Any]
 
 _PART = "ocdbt.process_"
 MANIFEST_FILE = "manifest.ocdbt"
-_MOST_BYTES_ON_THE_WAY = 64 << 20
-_SECONDS_BETWEEN_SIGNS = 1.0
+_MAX_PENDING_BYTES = 64 << 20
+_HEARTBEAT_INTERVAL_SECONDS = 1.0
 _SMALL_BYTES = 1 << 20
 _CACHED_NODES_BYTES = 100 << 20
 
 
 def part_directory(directory: Path, part: str) -> Path:
-    """Returns where one process writes its part of the checkpoint in ``directory``."""
+    """Returns the directory of one process's part of the checkpoint in ``directory``."""
     return directory / f"{_PART}{part}"
 
 
@@ -46,17 +46,17 @@ class ArrayWriter:
     """Writes arrays, or rows of them, into one key-value store.
 
     Args:
-        directory: The store's: of a checkpoint, or of one process's part of it.
-        show_sign: Called again and again while it waits for the disk.
+        directory: The store's directory: a checkpoint, or one process's part of it.
+        send_heartbeat: Called about once a second while it waits for the disk.
     """
 
-    def __init__(self, directory: Path, show_sign: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, directory: Path, send_heartbeat: Callable[[], None] = lambda: None) -> None:
         self._directory = directory
-        self._show_sign = show_sign
+        self._send_heartbeat = send_heartbeat
         self._context = array_context()
-        # What is small, and what describes the arrays, is written at one moment, into one file.
+        # Small arrays and all array metadata are written in one transaction, into one file.
         self._small = tensorstore().Transaction(atomic=True)
-        self._on_the_way: list[tuple[Any, int, str]] = []
+        self._pending: list[tuple[Any, int, str]] = []
         self._opened: dict[tuple[str, bool], Any] = {}
         self._num_bytes = 0
         self._has_written = False
@@ -64,64 +64,65 @@ class ArrayWriter:
     def write(
         self, name: str, shape: Sequence[int], dtype: np.dtype[Any], begin: int, rows: Array
     ) -> None:
-        """Begins to write consecutive rows of an array, which nobody may change until ``finish``.
+        """Starts to write consecutive rows of an array; ``rows`` must not change until ``finish``.
 
         Args:
             name: The array's key.
-            shape: Its whole shape.
-            dtype: Its element type.
-            begin: The first of the rows; it is the first of a chunk, too.
-            rows: The rows; everything of an array without any.
+            shape: The shape of the full array.
+            dtype: Its dtype.
+            begin: The first row; it must be the first row of a chunk.
+            rows: The rows; the full value of a scalar.
         """
         self._has_written = True
         rows = np.asarray(rows, dtype)
         is_small = rows.nbytes <= _SMALL_BYTES
         array = self._create(name, tuple(shape), np.dtype(dtype), is_small)
         target = array[begin : begin + len(rows)].translate_to[0] if shape else array
-        # A future of several chunks is done when the first one fails, and the others are not.
+        # One future per chunk: a future of several chunks is done when the first one fails, while the
+        # others are still being written.
         for box in chunk_boxes(rows.shape, chunk_shape(shape, rows.itemsize)):
             part = rows[box]
             future = target[box].write(part, can_reference_source_data_indefinitely=True)
-            self._on_the_way.append((future.copy if is_small else future.commit, part.nbytes, name))
+            self._pending.append((future.copy if is_small else future.commit, part.nbytes, name))
             self._num_bytes += part.nbytes
-            while self._num_bytes > _MOST_BYTES_ON_THE_WAY:
+            while self._num_bytes > _MAX_PENDING_BYTES:
                 self._wait_for_first()
 
     def finish(self) -> bool:
-        """Waits until everything is on the disk; returns whether anything was written.
+        """Waits until everything is on disk; returns whether anything was written.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If writing fails.
         """
-        while self._on_the_way:
+        while self._pending:
             self._wait_for_first()
         small, self._small = self._small, tensorstore().Transaction(atomic=True)
         self._opened.clear()
-        self._on_the_way.append((small.commit_async(), 0, "small arrays"))
+        self._pending.append((small.commit_async(), 0, "small arrays"))
         self._wait_for_first()
         return self._has_written
 
     def _wait_for_first(self) -> None:
-        future, num_bytes, name = self._on_the_way.pop(0)
+        future, num_bytes, name = self._pending.pop(0)
         self._num_bytes -= num_bytes
         while True:
             try:
-                future.result(timeout=_SECONDS_BETWEEN_SIGNS)
+                future.result(timeout=_HEARTBEAT_INTERVAL_SECONDS)
                 return
             except TimeoutError:
-                self._show_sign()
+                self._send_heartbeat()
             except Exception as error:
-                self._let_others_end()
-                raise _cannot_write(self._directory, name, error) from error
+                self._drain()
+                raise _write_error(self._directory, name, error) from error
 
-    def _let_others_end(self) -> None:
-        """Waits for what is on its way: it would appear in a directory that is removed meanwhile."""
-        while self._on_the_way:
-            future, _, _ = self._on_the_way.pop(0)
+    def _drain(self) -> None:
+        """Waits for pending writes after an error: they would reappear in a directory that is removed."""
+        while self._pending:
+            future, _, _ = self._pending.pop(0)
             while not future.done():
                 with contextlib.suppress(Exception):
-                    future.result(timeout=_SECONDS_BETWEEN_SIGNS)
-                self._show_sign()
+                    future.result(timeout=_HEARTBEAT_INTERVAL_SECONDS)
+                self._send_heartbeat()
         self._num_bytes = 0
 
     def _create(
@@ -129,7 +130,8 @@ class ArrayWriter:
     ) -> Any:
         if (name, is_small) not in self._opened:
             spec = self._specification(name, shape, dtype)
-            # What describes it goes with what is small: alone, it would wait for the disk before its rows.
+            # The metadata joins the transaction of small arrays: written alone, it would have to be on disk
+            # before the rows.
             array = self._open(name, dtype, {**spec, "create": True}, self._small)
             if not is_small:
                 array = self._open(name, dtype, {**spec, "assume_metadata": True}, None)
@@ -163,17 +165,17 @@ class ArrayWriter:
         except Exception as error:
             if "data type" in str(error):
                 raise InvalidArgumentError(
-                    f"{name!r} has elements of type {dtype.name}, which Zarr arrays cannot have. Leave it "
-                    "out of the Checkpoint, or save it as another type."
+                    f"{name!r} has the dtype {dtype.name}, which Zarr does not support. Remove it from the "
+                    "Checkpoint, or save it as another dtype."
                 ) from error
-            raise _cannot_write(self._directory, name, error) from error
+            raise _write_error(self._directory, name, error) from error
 
 
 def merge_parts(directory: Path, parts: Sequence[str]) -> None:
-    """Makes one key-value store of those that processes have written, to whose data it refers.
+    """Merges the key-value stores of several processes into one, which refers to their data files.
 
     Raises:
-        OSError: If it cannot be written.
+        OSError: If writing fails.
     """
     ts, context = tensorstore(), array_context()
     try:
@@ -183,29 +185,29 @@ def merge_parts(directory: Path, parts: Sequence[str]) -> None:
         for part in parts:
             if not (part_directory(directory, part) / MANIFEST_FILE).exists():
                 raise FileNotFoundError(
-                    f"what process {part} has written cannot be seen here. Give a path that leads to the "
-                    "same directory everywhere, also on parameter servers."
+                    f"the part of process {part} is not visible here. Use a path on a file system that all "
+                    "processes share, including parameter servers."
                 )
             spec = _key_value_store(part_directory(directory, part))
             part_store = ts.KvStore.open(spec, context=context).result()
             part_store.experimental_copy_range_to(store.with_transaction(transaction)).result()
         transaction.commit_async().result()
     except Exception as error:
-        raise _cannot_write(directory, MANIFEST_FILE, error) from error
+        raise _write_error(directory, MANIFEST_FILE, error) from error
 
 
 class ArrayOnDisk:
-    """An array of a checkpoint, of which only what is asked for is read.
+    """An array of a checkpoint that is read lazily, by rows.
 
     Args:
-        directory: The checkpoint's.
+        directory: The checkpoint's directory.
         name: The array's key.
-        context: What TensorStore shares between arrays, from ``array_context``.
-        zarr3: Whether it is a Zarr array of version 3, not 2.
-        in_store: Whether it is in the key-value store of all arrays, not in a directory of its own.
+        context: The TensorStore context, from ``array_context``.
+        zarr3: Whether the format is Zarr version 3, not 2.
+        in_store: Whether it is in the checkpoint's key-value store, not in its own directory.
 
     Raises:
-        DataLossError: In all methods, if a file is missing or not what was written.
+        DataLossError: In all methods, if a file is missing or corrupt.
     """
 
     def __init__(
@@ -223,7 +225,7 @@ class ArrayOnDisk:
             "kvstore": store,
             "recheck_cached_metadata": False,
             "recheck_cached_data": False,
-            # An array whose chunks are missing would be zeros otherwise.
+            # Otherwise missing chunks would be read as zeros.
             "fill_missing_data_reads": False,
         }
         self._opening = tensorstore().open(spec, read=True, context=context)
@@ -231,14 +233,14 @@ class ArrayOnDisk:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Where it is, for ``at`` in another process."""
+        """Its location, for ``at`` in another process."""
         directory = str(self._directory.absolute())
         place = {"directory": directory, "name": self._name}
         return {**place, "zarr3": self._zarr3, "in_store": self._in_store}
 
     @classmethod
     def at(cls, place: Mapping[str, Any], context: Any) -> ArrayOnDisk:
-        """Returns the array at a place; ``context`` as for the class."""
+        """Returns the array at a location; ``context`` as for the class."""
         return cls(context=context, **{**place, "directory": Path(place["directory"])})
 
     @property
@@ -248,30 +250,30 @@ class ArrayOnDisk:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its element type."""
+        """Its dtype."""
         return np.dtype(self._array().dtype.numpy_dtype)
 
-    def begin(self) -> None:
-        """Begins to read all of it, for ``whole``."""
+    def start_read(self) -> None:
+        """Starts to read the full array asynchronously, for ``read``."""
         if self._reading is None:
             self._reading = self._array().read()
 
-    def whole(self) -> Array:
-        """Returns the array."""
-        self.begin()
+    def read(self) -> Array:
+        """Returns the full array."""
+        self.start_read()
         reading, self._reading = self._reading, None
         return self._result(reading)
 
     def rows(self, begin: int, end: int) -> Array:
-        """Returns consecutive rows; everything of a scalar, and with ``end`` -1."""
+        """Returns consecutive rows; the full array if ``end`` is -1 or it is a scalar."""
         if end == -1 or not self.shape:
-            return self.whole()
+            return self.read()
         return self._result(self._array()[begin:end].read())
 
     def verify(self, begin: int = 0, end: int = -1) -> None:
-        """Reads rows, by default all, without holding more than a few of them."""
+        """Reads rows chunk by chunk, by default all, and discards them."""
         if not self.shape or not math.prod(self.shape):
-            self.whole()
+            self.read()
             return
         end = self.shape[0] if end == -1 else end
         step = chunk_shape(self.shape, self.dtype.itemsize)[0]
@@ -285,7 +287,7 @@ class ArrayOnDisk:
         try:
             return future.result()
         except (ValueError, OSError) as error:
-            raise damage_error(self._directory, self._name, error) from error
+            raise corruption_error(self._directory, self._name, error) from error
 
 
 def _key_value_store(directory: Path) -> dict[str, Any]:
@@ -293,14 +295,16 @@ def _key_value_store(directory: Path) -> dict[str, Any]:
     return {"driver": "ocdbt", "base": files}
 
 
-# What describes an array is kept in the nodes, which have checksums.
+# Array metadata is stored inline in the B-tree nodes, which have checksums.
 _NEW_STORE = {"config": {"max_inline_value_bytes": 4096}}
 
 
 def array_context() -> Any:
-    """Returns what TensorStore shares between the arrays of one checkpoint, as the nodes it has read."""
+    """Returns a TensorStore context that the arrays of one checkpoint share; it caches B-tree nodes."""
     return tensorstore().Context({"cache_pool#ocdbt": {"total_bytes_limit": _CACHED_NODES_BYTES}})
 
 
-def _cannot_write(directory: Path, name: str, error: Exception) -> OSError:
-    return OSError(f"Cannot write {name!r} of the checkpoint in {directory}: {shortened(error)}")
+def _write_error(directory: Path, name: str, error: Exception) -> OSError:
+    return OSError(
+        f"Cannot write {name!r} of the checkpoint in {directory}: {short_message(error)}"
+    )

@@ -1,4 +1,4 @@
-"""How arrays are cut into chunks, and which process writes which of them. Pure arithmetic."""
+"""How arrays are divided into chunks, and which process writes which of them. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CHUNK_BYTES = 16 << 20
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int | None = None) -> list[int]:
-    """Returns the shape of an array's chunks, which depends on nothing but the array.
+    """Returns the shape of an array's chunks, which depends only on the array.
 
-    Chunks are whole rows, as many as are not much; of rows that are too large, parts.
+    A chunk is as many complete rows as fit into ``chunk_bytes``; larger rows are split.
 
     >>> chunk_shape((1000, 10), 4, chunk_bytes=400)
     [10, 10]
@@ -34,7 +34,7 @@ def chunk_shape(shape: Sequence[int], itemsize: int, chunk_bytes: int | None = N
 
 
 def chunk_boxes(shape: Sequence[int], chunk: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Yields where each chunk of an array is.
+    """Yields the slices of each chunk of an array.
 
     >>> list(chunk_boxes((5,), [3]))
     [(slice(0, 3, None),), (slice(3, 5, None),)]
@@ -49,7 +49,7 @@ def chunk_boxes(shape: Sequence[int], chunk: Sequence[int]) -> Iterator[tuple[sl
 
 
 def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
-    """Returns how many chunks an array has.
+    """Returns the number of chunks of an array.
 
     >>> num_chunks((1000, 10), [300, 10])
     4
@@ -60,13 +60,13 @@ def num_chunks(shape: Sequence[int], chunk: Sequence[int]) -> int:
 def divide_rows(
     arrays: Mapping[str, tuple[Sequence[int], int]], num_writers: int
 ) -> list[dict[str, tuple[int, int]]]:
-    """Returns which rows of which arrays each process writes, when all of them have all arrays.
+    """Returns which rows of which arrays each process writes, when all processes have all arrays.
 
-    Arrays of several chunks are divided between all, at the borders of chunks. The others go to whoever
-    has least to do.
+    Arrays with at least as many chunk rows as processes are divided between all of them, at chunk
+    boundaries. Each other array goes to the least loaded process.
 
     Args:
-        arrays: Shape and bytes per element of each.
+        arrays: Shape and bytes per element of each array.
         num_writers: Number of processes.
 
     >>> from stratagem._src.checkpoint.format import chunks

@@ -1,4 +1,4 @@
-"""What to say of a checkpoint that cannot be read: which file is to blame."""
+"""The error for a corrupt checkpoint, which names the file at fault."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from pathlib import Path
 from typing import Any
 
-from stratagem._src.checkpoint.format.library import tensorstore
+from stratagem._src.checkpoint.format.tensorstore_loader import tensorstore
 from stratagem._src.core.errors import DataLossError
 
-__all__ = ["damage_error", "shortened"]
+__all__ = ["corruption_error", "short_message"]
 
 
-def damage_error(directory: Path, array: str, error: Exception) -> DataLossError:
-    """Returns the error that tells of TensorStore's, with the file that it is about.
+def corruption_error(directory: Path, array: str, error: Exception) -> DataLossError:
+    """Returns an error that describes TensorStore's error, with the file that caused it.
 
     Args:
-        directory: The checkpoint's.
-        array: The array that was being read.
-        error: What TensorStore raised.
+        directory: The checkpoint's directory.
+        array: The key of the array that was being read.
+        error: TensorStore's error.
     """
-    text = shortened(error)
+    text = short_message(error)
     key = re.search(r'Error reading "([^"]*)" in OCDBT', text)
     file = None
     if key and not re.search(r'local file "[^"]*[^/"]"', text):
@@ -29,18 +29,18 @@ def damage_error(directory: Path, array: str, error: Exception) -> DataLossError
             file = _file_of(directory, key[1].encode())
     where = f"the file {file} is" if file is not None else "a file is"
     return DataLossError(
-        f"The array {array!r} of the checkpoint {directory} cannot be read, because {where} damaged or "
+        f"The array {array!r} of the checkpoint {directory} cannot be read, because {where} corrupt or "
         f"missing: {text}"
     )
 
 
-def shortened(error: Exception) -> str:
-    """Returns TensorStore's message without the description of everything that it was asked for."""
+def short_message(error: Exception) -> str:
+    """Returns TensorStore's message without the spec and the source locations."""
     return re.split(r" \[(?:tensorstore_spec|source locations)=", str(error))[0]
 
 
 def _file_of(directory: Path, key: bytes) -> Path:
-    """Returns the file that holds the value of a key."""
+    """Returns the file that holds the value of a key, by a walk down the OCDBT B-tree."""
     store = (
         tensorstore().KvStore.open({"driver": "file", "path": f"{directory.absolute()}/"}).result()
     )

@@ -1,8 +1,9 @@
-"""Where checkpoints are: their numbers, and directories that appear when they are complete."""
+"""The directories of checkpoints: numbering, and atomic publication when they are complete."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -13,43 +14,44 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from stratagem._src.checkpoint.format.atomic_swap import exchange_names
-
 __all__ = [
     "NameTakenError",
     "NewDirectory",
-    "is_seen",
+    "is_visible",
     "numbered",
     "remove_directory",
-    "remove_left_overs",
+    "remove_leftovers",
 ]
 
 _UNFINISHED = ".unfinished"
 _LOCK = ".lock"
 _TRASH = ".removed"
-_POLL_SECONDS = 0.1
+_POLL_INTERVAL_SECONDS = 0.1
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 class NameTakenError(FileExistsError):
-    """A directory that cannot be made, because there is one of that name."""
+    """A directory cannot be created, because its name is taken."""
 
 
 class NewDirectory:
-    """A directory that gets its name when it is complete; until then nobody else takes the name.
+    """A directory that is written under a hidden name and renamed when it is complete.
 
-    If the process is killed before, what is left is removed when the next one is made beside it.
+    A lock file reserves the name until then. If the process is killed, its leftovers are removed when the
+    next directory is created in the same parent.
 
     Args:
-        path: The name.
-        replace: Whether a directory of that name is replaced.
+        path: The final path.
+        replace: Whether to replace an existing directory.
 
     Attributes:
-        path: The name it will have.
-        hidden: Where it is until then.
-        token: By which others see that they see this one.
+        path: The final path.
+        hidden: The path until ``publish``.
+        token: A unique token, by which other processes check that they see this directory.
 
     Raises:
-        NameTakenError: If there is such a directory, or somebody else is making one.
+        NameTakenError: If the directory exists, or another process is writing it.
     """
 
     def __init__(self, path: Path, *, replace: bool = False) -> None:
@@ -57,17 +59,17 @@ class NewDirectory:
         self._replace = replace
         self.hidden = path.with_name(f".{path.name}{_UNFINISHED}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _Lock.of_new(self.hidden)
+        self._lock = _Lock.acquire(self.hidden)
         if self._lock is None:
             raise NameTakenError(errno.EEXIST, "another process is writing it", str(path))
         try:
             if not replace and path.exists():
                 raise NameTakenError(errno.EEXIST, "it exists", str(path))
-            if self._lock.is_held:
-                # Of a process that was killed.
+            if self._lock.is_locked:
+                # Leftovers of a killed process: the lock is ours, so nobody is writing there.
                 shutil.rmtree(self.hidden, ignore_errors=True)
             elif self.hidden.exists():
-                raise NameTakenError(errno.EEXIST, "somebody may be writing it", str(path))
+                raise NameTakenError(errno.EEXIST, "another process may be writing it", str(path))
             self.hidden.mkdir()
             self.token = self._lock.write_token()
         except BaseException:
@@ -76,11 +78,11 @@ class NewDirectory:
 
     @classmethod
     def numbered(cls, prefix: Path, after: int) -> tuple[NewDirectory, int]:
-        """Makes a directory with a number behind its name, which is above all that there are.
+        """Creates a directory with a number above all existing ones.
 
         Args:
-            prefix: The name without the number.
-            after: What it is above in any case.
+            prefix: The path without the number.
+            after: A lower bound: the number is above it.
         """
         number = max((k for k, _ in numbered(prefix.parent, prefix.name)), default=0)
         number = max(number, after)
@@ -89,55 +91,55 @@ class NewDirectory:
             with contextlib.suppress(NameTakenError):
                 return cls(prefix.with_name(f"{prefix.name}-{number}")), number
 
-    def appear(self) -> None:
-        """Gives it its name."""
+    def publish(self) -> None:
+        """Renames the directory to its final path, after an fsync."""
         _sync(self.hidden)
         if self._replace and self.path.exists():
-            exchange_names(self.hidden, self.path)
+            _swap_names(self.hidden, self.path)
         else:
             self.hidden.rename(self.path)
         _sync(self.path.parent)
-        self.give_up()
+        self.discard()
 
-    def give_up(self) -> None:
-        """Removes what is left of it."""
+    def discard(self) -> None:
+        """Removes the hidden directory, if it is not published, and the lock."""
         lock, self._lock = self._lock, None
         if lock is not None:
             shutil.rmtree(self.hidden, ignore_errors=True)
-            # Only now: a hidden directory without a lock is nobody's.
+            # The lock last: a hidden directory without a lock would count as abandoned.
             lock.remove()
 
 
-def is_seen(hidden: Path, token: str, seconds: float) -> bool:
-    """Returns whether the directory that another process has begun is here, on a disk that both share.
+def is_visible(hidden: Path, token: str, seconds: float) -> bool:
+    """Returns whether a directory that another process creates is visible here, on a shared file system.
 
     Args:
-        hidden: Its path.
-        token: What the other process says of it: on another disk there may be one of the same name.
-        seconds: How long to look: file systems of a network show later what others have made.
+        hidden: The hidden path.
+        token: The directory's token: another disk may have a directory of the same name.
+        seconds: Timeout: network file systems show new files with a delay.
     """
     lock = hidden.with_name(hidden.name + _LOCK)
     deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(OSError):
-            os.listdir(hidden.parent)  # has NFS ask its server again
+            os.listdir(hidden.parent)  # makes NFS refresh its cache
             if hidden.is_dir() and lock.read_text() == token:
                 return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_POLL_INTERVAL_SECONDS)
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a checkpoint: nobody finds it from the first moment on, even if this is interrupted."""
+    """Removes a checkpoint: renames it first, so it is never found half removed."""
     trash = path.with_name(f".{path.name}-{uuid.uuid4().hex}{_TRASH}")
     with contextlib.suppress(FileNotFoundError):
         path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def remove_left_overs(directory: Path) -> None:
-    """Removes what processes have left in a directory that were killed while they saved or removed."""
+def remove_leftovers(directory: Path) -> None:
+    """Removes the leftovers of processes that were killed while they saved or removed a checkpoint."""
     for name in os.listdir(directory) if directory.is_dir() else ():
         if not name.startswith("."):
             continue
@@ -146,14 +148,14 @@ def remove_left_overs(directory: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif name.endswith((_UNFINISHED, f"{_UNFINISHED}{_LOCK}")):
             hidden = path.with_name(name.removesuffix(_LOCK))
-            lock = _Lock.of_new(hidden)
-            if lock is not None and lock.is_held:
+            lock = _Lock.acquire(hidden)
+            if lock is not None and lock.is_locked:
                 shutil.rmtree(hidden, ignore_errors=True)
                 lock.remove()
 
 
 def numbered(directory: Path, prefix: str | None = None) -> Iterator[tuple[int, Path]]:
-    """Yields what has a number behind its name in a directory, with the number.
+    """Yields the entries ``{prefix}-{number}`` of a directory, each with its number.
 
     Args:
         directory: The directory; it need not exist.
@@ -167,21 +169,21 @@ def numbered(directory: Path, prefix: str | None = None) -> Iterator[tuple[int, 
 
 
 class _Lock:
-    """A file beside a hidden directory, locked by the process that writes there until its end.
+    """A lock file next to a hidden directory; the process that writes there holds the lock until it ends.
 
     Attributes:
-        is_held: Whether it is locked; not on a file system without locks, where nobody can tell whether
-            the process lives.
+        is_locked: Whether it is locked; false on a file system without locks, where it is unknown whether
+            the writing process is alive.
     """
 
-    def __init__(self, path: Path, descriptor: int, *, is_held: bool = True) -> None:
+    def __init__(self, path: Path, descriptor: int, *, is_locked: bool = True) -> None:
         self._path = path
         self._descriptor = descriptor
-        self.is_held = is_held
+        self.is_locked = is_locked
 
     @classmethod
-    def of_new(cls, hidden: Path) -> _Lock | None:
-        """Returns the lock of a directory; ``None`` if a process that lives has it."""
+    def acquire(cls, hidden: Path) -> _Lock | None:
+        """Acquires the lock of a directory; returns ``None`` if a live process holds it."""
         path = hidden.with_name(hidden.name + _LOCK)
         while True:
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
@@ -195,29 +197,52 @@ class _Lock:
             except FileNotFoundError:
                 pass
             except OSError:
-                return cls(path, descriptor, is_held=False)
-            # Its last owner has removed the file meanwhile: try with a new one.
+                return cls(path, descriptor, is_locked=False)
+            # The previous owner removed the file between open and flock: this lock is on a deleted file.
+            # Retry with a new file.
             os.close(descriptor)
 
     def write_token(self) -> str:
-        """Writes something into the file that is in no other one, and returns it."""
+        """Writes a unique token into the file, and returns it."""
         token = uuid.uuid4().hex
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, token.encode(), 0)
-        os.fsync(self._descriptor)  # others may read it on another machine
+        os.fsync(self._descriptor)  # processes on other hosts read it
         return token
 
     def remove(self) -> None:
-        """Removes the file and the lock with it."""
+        """Removes the file, and with it the lock."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def _sync(directory: Path) -> None:
-    """Sees the names in a directory to the disk, where a file system can do that."""
+    """Flushes the entries of a directory to disk, where the file system supports that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _swap_names(new: Path, old: Path) -> None:
+    """Swaps the names of two directories, atomically where the system supports it.
+
+    Elsewhere there is a moment without a directory of either name.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        _rename_exchange(new, old)
+        return
+    aside = new.with_name(f"{new.name}.{uuid.uuid4().hex}")
+    old.rename(aside)
+    new.rename(old)
+    aside.rename(new)
+
+
+def _rename_exchange(new: Path, old: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(new.absolute()), os.fsencode(old.absolute())
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

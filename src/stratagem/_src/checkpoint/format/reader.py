@@ -1,4 +1,4 @@
-"""``open_checkpoint``: reads what ``Checkpoint`` or Orbax has saved, in whatever format."""
+"""``open_checkpoint``: opens a checkpoint of ours or of Orbax, in any format."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["OF_VARIABLES", "SHARED", "UNKNOWN", "open_checkpoint", "owner_key", 
 
 SHARED, OF_VARIABLES = "shared", "of"
 UNKNOWN = "?"
-"""What begins the name of an array of a state of which nobody knows what it is, before its number."""
+"""Prefix of the names of state arrays whose role is unknown; a number follows."""
 _NUMBERED = "#"
 
 
 def worker_key(worker: int) -> Key:
-    """Returns the place of what a worker other than the first has of its own."""
+    """Returns the key of the worker-local values of a worker other than the first."""
     return Key(f"@{worker}")
 
 
 def owner_key(number: int) -> Key:
-    """Returns the place of what an optimizer has for a variable that has no name in the checkpoint."""
+    """Returns the key of an optimizer's state for a variable that has no name in the checkpoint."""
     return Key(f"{_NUMBERED}{number}")
 
 
@@ -44,14 +44,14 @@ def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
     """Opens a checkpoint.
 
     Args:
-        path: Where it is: a directory of ours or of Orbax', or one that holds such a directory alone, as
-            a step of Orbax' manager does.
-        worker: The number of the worker that asks, whose part it is given if it has saved one.
+        path: A directory that we or Orbax wrote, or one that contains a single such directory, like a step
+            of the Orbax ``CheckpointManager``.
+        worker: The index of this worker; it gets its own values where it saved them.
 
     Raises:
-        NotFoundError: If there is none.
-        DataLossError: If what tells of its contents is damaged.
-        InvalidArgumentError: If its format is of a later version, or there are several.
+        NotFoundError: If there is no checkpoint.
+        DataLossError: If its metadata is corrupt.
+        InvalidArgumentError: If its format is of a later version, or there are several checkpoints.
     """
     directory = _tree_directory(path)
     if directory is not None:
@@ -61,7 +61,7 @@ def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
     if path.is_dir() and any(path.iterdir()):
         why = f"it has neither {METADATA_FILE} nor {INDEX_FILE}"
     else:
-        why = "No such directory" if not path.exists() else "it is empty or no directory"
+        why = "No such directory" if not path.exists() else "it is empty or not a directory"
     raise NotFoundError(f"There is no checkpoint at {path}: {why}.")
 
 
@@ -73,7 +73,7 @@ def _tree_directory(path: Path) -> Path | None:
     items = sorted(p.parent for p in path.glob(f"*/{METADATA_FILE}"))
     if len(items) > 1:
         raise InvalidArgumentError(
-            f"{path} holds several checkpoints, {[item.name for item in items]}. Give the path of one."
+            f"{path} contains several checkpoints, {[item.name for item in items]}. Pass the path of one."
         )
     return items[0] if items else None
 
@@ -98,7 +98,7 @@ class _OrbaxCheckpoint:
         self.names = tuple(name for name in self._leaves if not name.startswith((*states, *others)))
         manifest = directory / MANIFEST_FILE
         if self._metadata.in_store:
-            # It names files that have never had the same names before.
+            # The manifest names data files by random names, so it differs between any two saves.
             data += _contents(manifest)
         self.fingerprint = int(crc32c(data))
 
@@ -109,7 +109,7 @@ class _OrbaxCheckpoint:
         return self._array(name)
 
     def of_each_worker(self, name: str) -> list[SavedArray]:
-        """Returns what each worker has saved under a name."""
+        """Returns the array that each worker saved under a name."""
         others = [prefix + name for prefix in self._others]
         return [self._array(n) for n in (name, *others) if n in self._leaves]
 

@@ -1,4 +1,4 @@
-"""What every format of checkpoint gives: arrays by name, and those of optimizers by what they are."""
+"""The interface of all checkpoint formats: arrays by name, and optimizer state by role and variable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 __all__ = ["OptimizerArrays", "SavedArray", "SavedCheckpoint", "VariableKey"]
 
 VariableKey = str | int
-"""The name of an optimizer's variable in the checkpoint; its number there if it has none."""
+"""The name of an optimizer's variable in the checkpoint; its index in the optimizer if it has none."""
 
 
 class SavedArray(Protocol):
-    """An array of a checkpoint. All of it raises ``DataLossError`` where a file is damaged."""
+    """An array of a checkpoint. All methods raise ``DataLossError`` if a file is corrupt."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -23,31 +23,31 @@ class SavedArray(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its element type."""
+        """Its dtype."""
 
-    def begin(self) -> None:
-        """Begins to read all of it, for ``whole``."""
+    def start_read(self) -> None:
+        """Starts to read the full array asynchronously, for ``read``."""
 
-    def whole(self) -> np.ndarray[Any, Any]:
-        """Returns the array, when all of it has been checked."""
+    def read(self) -> np.ndarray[Any, Any]:
+        """Returns the full array, verified."""
 
     def rows(self, begin: int, end: int) -> np.ndarray[Any, Any]:
-        """Returns consecutive rows; everything of a scalar, and with ``end`` -1."""
+        """Returns consecutive rows; the full array if ``end`` is -1 or it is a scalar."""
 
     def verify(self, begin: int = 0, end: int = -1) -> None:
-        """Checks rows, by default all, without holding more than a few of them."""
+        """Checks rows block by block, by default all."""
 
 
 class OptimizerArrays(NamedTuple):
     """The arrays of an optimizer's state.
 
     Attributes:
-        shared: What it has once, as a count of steps, by what they are.
-        of: What it has for each variable, by what they are and then by variable. On parameter servers
-            a count of steps is among these.
-        in_order: All arrays that it has beside variables of its process, if what they are was not noted.
-        in_order_on_servers: The same of what it has beside variables on parameter servers.
-        variables: The variables of its process, in its order, if that was noted.
+        shared: Arrays that exist once, such as a step count, by their name in the state.
+        of: Arrays per variable, by their name in the state and then by variable. On parameter servers, step
+            counts are among these.
+        in_order: All arrays for local variables, in order, if their names were not recorded.
+        in_order_on_servers: The same for variables on parameter servers, by variable.
+        variables: The local variables, in the optimizer's order, if they were recorded.
     """
 
     shared: dict[str, SavedArray]
@@ -58,17 +58,17 @@ class OptimizerArrays(NamedTuple):
 
 
 class SavedCheckpoint(Protocol):
-    """A checkpoint that was saved.
+    """A saved checkpoint.
 
     Attributes:
-        fingerprint: A number that differs for checkpoints with other content.
+        fingerprint: A checksum that differs between checkpoints with different content.
     """
 
     fingerprint: int
 
     @property
     def names(self) -> Collection[str]:
-        """Names of its arrays; not those of optimizers' states."""
+        """Names of its arrays, without optimizer state."""
 
     @property
     def optimizers(self) -> Collection[str]:
@@ -78,7 +78,7 @@ class SavedCheckpoint(Protocol):
         """Returns an array."""
 
     def of_each_worker(self, name: str) -> list[SavedArray]:
-        """Returns what each of the workers that have saved it together has saved under a name."""
+        """Returns the array that each of the saving workers saved under a name."""
 
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""

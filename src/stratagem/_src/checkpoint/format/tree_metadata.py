@@ -1,4 +1,4 @@
-"""``_METADATA``: the structure of a checkpoint, as Orbax writes it, with a checksum of ours."""
+"""The file ``_METADATA``: the structure of a checkpoint in the Orbax format, with our checksum."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _STORED = (ARRAY, NUMBER, "jax.Array", "jax_random_key")
 
 
 class Key(NamedTuple):
-    """One step of the way to a leaf.
+    """One entry of the path to a leaf.
 
     Attributes:
-        text: A key of a dictionary, or a number.
-        is_index: Whether it is a place in a sequence.
+        text: A dictionary key, or an index.
+        is_index: Whether it is an index of a sequence.
     """
 
     text: str
@@ -40,8 +40,8 @@ class Leaf(NamedTuple):
     """One array of a checkpoint.
 
     Attributes:
-        keys: The way to it through the structure.
-        kind: What Orbax calls its type; ``NUMBER`` for a Python number.
+        keys: Its path in the structure.
+        kind: Its type in Orbax's terms; ``NUMBER`` for a Python number.
     """
 
     keys: tuple[Key, ...]
@@ -49,12 +49,12 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The way to it, with slashes."""
+        """Its path, with slashes."""
         return "/".join(key.text for key in self.keys)
 
 
 def array_key(keys: Iterable[Key]) -> str:
-    """Returns what the array at a place in the structure is called in the key-value store."""
+    """Returns the key of an array in the key-value store, from its path."""
     return ".".join(key.text for key in keys)
 
 
@@ -63,8 +63,8 @@ class TreeMetadata(NamedTuple):
 
     Attributes:
         leaves: Its arrays.
-        own: What we have noted beside; ``None`` if another program has written it.
-        zarr3: Whether its arrays are of version 3 of Zarr.
+        own: Our own metadata; ``None`` if another program wrote the checkpoint.
+        zarr3: Whether its arrays are in Zarr version 3.
         in_store: Whether they are in one key-value store.
     """
 
@@ -74,8 +74,8 @@ class TreeMetadata(NamedTuple):
     in_store: bool = True
 
     def encode(self) -> bytes:
-        """Returns it as it is stored."""
-        sequences = _whole_sequences(leaf.keys for leaf in self.leaves)
+        """Returns the content of the file."""
+        sequences = _complete_sequences(leaf.keys for leaf in self.leaves)
         tree = {}
         for keys, kind in self.leaves:
             path = tuple(key.text for key in keys)
@@ -101,15 +101,15 @@ class TreeMetadata(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, path: Path) -> TreeMetadata:
-        """Returns what was stored.
+        """Decodes the content of the file.
 
         Args:
-            data: What the file holds.
+            data: The content.
             path: The file, for messages.
 
         Raises:
-            DataLossError: If it is damaged.
-            InvalidArgumentError: If it is whole, but of a later version.
+            DataLossError: If it is corrupt.
+            InvalidArgumentError: If it is valid, but of a later version.
         """
         try:
             contents = json.loads(data)
@@ -122,8 +122,8 @@ class TreeMetadata(NamedTuple):
                     raise ValueError(f"its CRC-32C is {found}, and was {noted} when it was saved")
                 if own.pop("version") != _VERSION:
                     raise InvalidArgumentError(
-                        f"The checkpoint's {path} was written by a later version of this library, which "
-                        f"this one cannot read: it knows version {_VERSION}. Update stratagem."
+                        f"The checkpoint's {path} was written by a later version of stratagem. This one "
+                        f"reads format {_VERSION}. Update stratagem."
                     )
             leaves = tuple(_leaves(contents["tree_metadata"]))
             in_store = contents.get("use_ocdbt")
@@ -133,13 +133,13 @@ class TreeMetadata(NamedTuple):
         except InvalidArgumentError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DataLossError(f"The checkpoint's {path} is damaged: {error}.") from error
+            raise DataLossError(f"The checkpoint's {path} is corrupt: {error}.") from error
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterable[Leaf]:
     for entry in tree.values():
         value = entry["value_metadata"]
-        # What has no array, as an empty dictionary or a text, is nothing that we restore.
+        # Entries without an array, such as an empty dictionary or a string, are not restored.
         if not value["skip_deserialize"] and value["value_type"] in _STORED:
             keys = tuple(
                 Key(str(key["key"]), key["key_type"] == _SEQUENCE) for key in entry["key_metadata"]
@@ -147,10 +147,10 @@ def _leaves(tree: Mapping[str, Any]) -> Iterable[Leaf]:
             yield Leaf(keys, value["value_type"])
 
 
-def _whole_sequences(ways: Iterable[tuple[Key, ...]]) -> set[tuple[str, ...]]:
-    """Returns the places of sequences without gaps: others cannot be put together by Orbax."""
+def _complete_sequences(paths: Iterable[tuple[Key, ...]]) -> set[tuple[str, ...]]:
+    """Returns the paths of sequences without gaps; Orbax cannot rebuild others."""
     children: dict[tuple[str, ...], set[Key]] = collections.defaultdict(set)
-    for keys in ways:
+    for keys in paths:
         for depth, key in enumerate(keys):
             children[tuple(k.text for k in keys[:depth])].add(key)
     return {

@@ -77,7 +77,7 @@ class VariableArray:
             part = rows[offset : offset + last - first]
             self.variable.storage.fill(shard.id, shard.server, first, part)
 
-    def misfit(self, saved: Any) -> str | None:
+    def mismatch(self, saved: Any) -> str | None:
         """Returns why the saved array does not fit this variable; ``None`` if it does."""
         if (saved.shape, saved.dtype) == (self.shape, self.dtype):
             return None

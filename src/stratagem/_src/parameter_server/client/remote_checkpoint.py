@@ -66,7 +66,7 @@ class RemoteSave:
         """The names of the checkpoint parts that servers write."""
         return list(self._work)
 
-    def take(self, writer: ArrayWriter) -> None:
+    def snapshot(self, writer: ArrayWriter) -> None:
         """Makes the servers snapshot their rows, and writes the chunks that span several shards."""
         _create_missing_states(self._arrays.values())
         self._ask("ps/take", lambda work: {"work": work.arrays})

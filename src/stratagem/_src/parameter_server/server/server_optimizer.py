@@ -216,7 +216,8 @@ class OptimizerFunction(ServerFunction):
         if len(here) != len(longer):
             raise InvalidArgumentError(
                 "The state of an optimizer on parameter servers must have the same structure for any "
-                f"number of rows, got {len(here)} arrays for {shape[0]} rows and {len(longer)} for one more."
+                f"number of rows, got {len(here)} arrays for {shape[0]} rows and {len(longer)} for "
+                f"{shape[0] + 1}."
             )
         return [
             StateLeaf(name, tuple(leaf.shape), np.dtype(leaf.dtype), leaf.shape != more.shape)

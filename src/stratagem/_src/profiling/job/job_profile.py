@@ -12,7 +12,7 @@ from typing import Self
 
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import ProfileError
-from stratagem._src.parameter_server.coordinator.cluster_coordinator import directed_tasks
+from stratagem._src.parameter_server.coordinator.cluster_coordinator import coordinated_tasks
 from stratagem._src.profiling.job.remote_profiles import RemoteProfiles
 from stratagem._src.profiling.job.worker_profiles import name_of, write_together
 from stratagem._src.profiling.task.options import ProfilerOptions
@@ -32,7 +32,7 @@ class _JobProfile:
     def __init__(self, logdir: Path, options: ProfilerOptions) -> None:
         self._logdir = logdir
         self._own = ProfileRecording(options)
-        tasks = directed_tasks()
+        tasks = coordinated_tasks()
         self._task = "coordinator" if tasks else "process"
         try:
             self._remote = RemoteProfiles(tasks, options)

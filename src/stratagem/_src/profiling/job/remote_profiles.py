@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stratagem._src.core.errors import StratagemError
-from stratagem._src.parameter_server.coordinator.cluster_coordinator import DirectedTask
+from stratagem._src.parameter_server.coordinator.cluster_coordinator import CoordinatedTask
 from stratagem._src.process.background import Background
 from stratagem._src.process.host_identity import boot_id
 from stratagem._src.profiling.task.clock import (
@@ -24,15 +24,15 @@ from stratagem._src.profiling.task.clock import (
 from stratagem._src.profiling.task.options import ProfilerOptions
 from stratagem._src.profiling.task.profile_service import CLOCK, PROCESS, START, STOP
 from stratagem._src.profiling.task.task_profile import TaskProfile
-from stratagem._src.transport import Caller, Credentials, Identity, Message
+from stratagem._src.transport import Credentials, Identity, Message, TransportClient
 
 __all__ = ["RemoteProfiles"]
 
-_SECONDS_TO_ANSWER = 20.0
-_SECONDS_TO_SEND = 300.0
-_SECONDS_BETWEEN_SIGNS = 10.0
+_RESPONSE_TIMEOUT = 20.0
+_SEND_TIMEOUT = 300.0
+_KEEPALIVE_INTERVAL = 10.0
 _NUM_QUESTIONS = 8
-_MOST_AT_ONCE = 16
+_MAX_CONCURRENT = 16
 _OWN = Identity("coordinator")
 _logger = logging.getLogger("stratagem")
 
@@ -47,7 +47,7 @@ class RemoteProfiles:
         options: How much is recorded.
     """
 
-    def __init__(self, tasks: Sequence[DirectedTask], options: ProfilerOptions) -> None:
+    def __init__(self, tasks: Sequence[CoordinatedTask], options: ProfilerOptions) -> None:
         credentials = Credentials.from_environment()
         self._profile = uuid.uuid4().hex
         self._tasks = [_RecordedTask(task, credentials) for task in tasks]
@@ -65,7 +65,7 @@ class RemoteProfiles:
     def collect(self) -> list[TaskProfile]:
         """Ends the recordings and returns them."""
         self._ended.set()
-        self._background.join(_SECONDS_TO_ANSWER)
+        self._background.join(_RESPONSE_TIMEOUT)
         self._each(_RecordedTask.ask_clock)
         profiles = self._each(lambda task: task.stop(self._profile))
         for task in self._tasks:
@@ -77,7 +77,7 @@ class RemoteProfiles:
         if not self._tasks:
             return []
         results, going_on = [], []
-        with concurrent.futures.ThreadPoolExecutor(min(len(self._tasks), _MOST_AT_ONCE)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(min(len(self._tasks), _MAX_CONCURRENT)) as pool:
             futures = [pool.submit(do, task) for task in self._tasks]
         for task, future in zip(self._tasks, futures, strict=True):
             try:
@@ -95,7 +95,7 @@ class RemoteProfiles:
         return results
 
     def _show_signs(self) -> None:
-        while not self._ended.wait(_SECONDS_BETWEEN_SIGNS):
+        while not self._ended.wait(_KEEPALIVE_INTERVAL):
             self._each(_RecordedTask.ask_clock)
 
 
@@ -105,10 +105,10 @@ _SAME_PROCESS = object()
 class _RecordedTask:
     """A task that is recorded."""
 
-    def __init__(self, task: DirectedTask, credentials: Credentials) -> None:
+    def __init__(self, task: CoordinatedTask, credentials: Credentials) -> None:
         self.name = f"{task.job} {task.index}"
         wanted = Identity.of_task(task.job, task.index)
-        self._caller = Caller(task.address, credentials, wanted=wanted, own=_OWN)
+        self._client = TransportClient(task.address, credentials, wanted=wanted, own=_OWN)
         self._machine = ""
         self._questions: list[ClockQuestion] = []
 
@@ -128,7 +128,7 @@ class _RecordedTask:
     def stop(self, profile: str) -> TaskProfile:
         """Ends, and returns the profile."""
         message = Message(json.dumps(profile).encode())
-        found = TaskProfile.from_message(self._caller.call(STOP, message, timeout=_SECONDS_TO_SEND))
+        found = TaskProfile.from_message(self._client.call(STOP, message, timeout=_SEND_TIMEOUT))
         return dataclasses.replace(found, clock=self._clock_difference())
 
     def _clock_difference(self) -> ClockDifference:
@@ -137,8 +137,8 @@ class _RecordedTask:
 
     def _ask(self, method: str, what: Any) -> Any:
         message = Message(json.dumps(what).encode())
-        return json.loads(self._caller.call(method, message, timeout=_SECONDS_TO_ANSWER).body)
+        return json.loads(self._client.call(method, message, timeout=_RESPONSE_TIMEOUT).body)
 
     def close(self) -> None:
         """Ends the connection."""
-        self._caller.close()
+        self._client.close()

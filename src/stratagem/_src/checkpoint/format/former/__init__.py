@@ -1,1 +1,1 @@
-"""The format of checkpoints before Orbax's, which is still read."""
+"""The predecessor of the Orbax format, which is still read."""

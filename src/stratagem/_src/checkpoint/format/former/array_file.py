@@ -1,4 +1,4 @@
-"""Arrays in ``.npy`` files with checksums, read piece by piece."""
+"""Arrays in ``.npy`` files with checksums, read in blocks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from google_crc32c import extend
 
 from stratagem._src.core.errors import DataLossError
+from stratagem._src.core.types import DTypeLike
 
 __all__ = ["ArrayFile"]
 
@@ -21,20 +22,20 @@ _CHUNK = 16 << 20
 
 
 class ArrayFile:
-    """An array in a file, of which only what is asked for is read.
+    """An array in a file that is read lazily, by rows.
 
     Args:
         path: The file.
-        shape: The shape it must have.
-        dtype: The element type it was written with.
-        checksum: The CRC-32C that the file must have; ``None`` if it was not noted.
+        shape: The expected shape.
+        dtype: The dtype it was written with.
+        checksum: The expected CRC-32C of the file; ``None`` if it was not recorded.
 
     Raises:
-        DataLossError: In all methods, if the file is not what was written.
+        DataLossError: In all methods, if the file is corrupt.
     """
 
     def __init__(
-        self, path: Path, shape: Sequence[int], dtype: Any, checksum: int | None = None
+        self, path: Path, shape: Sequence[int], dtype: DTypeLike, checksum: int | None = None
     ) -> None:
         self._path = path
         self.shape = tuple(shape)
@@ -42,11 +43,11 @@ class ArrayFile:
         self._checksum = checksum
         self._begin = 0
 
-    def begin(self) -> None:
+    def start_read(self) -> None:
         """Does nothing: files are read one after the other."""
 
     def verify(self, begin: int = 0, end: int = -1) -> None:
-        """Checks all of the file, whichever rows are meant, without holding more than a piece of it."""
+        """Checks the whole file in blocks, regardless of the rows."""
         try:
             with self._path.open("rb") as file:
                 checksum = 0
@@ -59,8 +60,8 @@ class ArrayFile:
         except OSError as error:
             raise self._loss(f"cannot be read: {error.strerror or error}") from error
 
-    def whole(self) -> Array:
-        """Returns the array, when all of the file has been checked."""
+    def read(self) -> Array:
+        """Returns the full array, after a check of the whole file."""
         try:
             content = self._path.read_bytes()
         except OSError as error:
@@ -71,25 +72,25 @@ class ArrayFile:
         return stored.view(self.dtype).reshape(self.shape)
 
     def rows(self, begin: int, end: int) -> Array:
-        """Returns consecutive rows, after ``verify``; everything of a scalar, and with ``end`` -1."""
-        whole = end == -1 or not self.shape
-        shape = self.shape if whole else (end - begin, *self.shape[1:])
-        offset = 0 if whole else begin * math.prod(self.shape[1:]) * self.dtype.itemsize
+        """Returns consecutive rows, after ``verify``; the full array if ``end`` is -1 or it is a scalar."""
+        is_full = end == -1 or not self.shape
+        shape = self.shape if is_full else (end - begin, *self.shape[1:])
+        offset = 0 if is_full else begin * math.prod(self.shape[1:]) * self.dtype.itemsize
         stored = _stored_dtype(self.dtype)
         count = math.prod(shape)
         try:
-            # Not a memory map, whose pages would count as this process's memory.
+            # Not a memory map: its pages would count as resident memory of this process.
             values = np.fromfile(self._path, stored, count, offset=self._begin + offset)
         except OSError as error:
             raise self._loss(f"cannot be read: {error.strerror or error}") from error
         if values.size != count:
-            raise self._loss("has become shorter while it was read")
+            raise self._loss("was truncated while it was read")
         return values.view(self.dtype).reshape(shape)
 
     def _check_checksum(self, found: int) -> None:
         if self._checksum is not None and found != self._checksum:
             raise self._loss(
-                f"is damaged: its CRC-32C is {found:08x}, and was {self._checksum:08x} when it was saved"
+                f"is corrupt: its CRC-32C is {found:08x}, and was {self._checksum:08x} when it was saved"
             )
 
     def _check_header(self, file: Any, num_bytes: int) -> None:
@@ -97,7 +98,7 @@ class ArrayFile:
             np.lib.format.read_magic(file)
             found, in_columns, stored = np.lib.format.read_array_header_2_0(file)
         except Exception as error:  # NumPy's parser raises many things
-            raise self._loss(f"has a damaged header: {error}") from error
+            raise self._loss(f"has a corrupt header: {error}") from error
         self._begin = file.tell()
         wanted = _stored_dtype(self.dtype)
         expected = math.prod(self.shape) * wanted.itemsize

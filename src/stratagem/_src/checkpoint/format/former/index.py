@@ -1,6 +1,6 @@
-"""What a checkpoint says of itself: its arrays, and what optimizers they belong to.
+"""The index of a checkpoint: its arrays, and the optimizers that they belong to.
 
-The index is JSON with a checksum of its own.
+The index is JSON with a checksum.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SavedArray:
 
     Attributes:
         shape: Its shape.
-        dtype: Name of its element type.
+        dtype: Name of its dtype.
         checksum: CRC-32C of its file; ``None`` in checkpoints of version 1.
     """
 
@@ -43,9 +43,9 @@ class SavedState:
 
     Attributes:
         arrays: Their names in the checkpoint.
-        leaves: What each is in the optimizer's state; ``None`` if that was not noted.
-        variables: The checkpoint's names of the variables that it is for, in the optimizer's order,
-            ``None`` for one that is not in the checkpoint; ``None`` for all if that was not noted.
+        leaves: The name of each in the optimizer's state; ``None`` if it was not recorded.
+        variables: The names in the checkpoint of the optimizer's variables, in its order; ``None`` for a
+            variable that is not in the checkpoint; ``None`` instead of the tuple if it was not recorded.
     """
 
     arrays: tuple[str, ...]
@@ -55,11 +55,11 @@ class SavedState:
 
 @dataclass(frozen=True, slots=True)
 class SavedOptimizer:
-    """What is saved of an optimizer.
+    """The saved state of an optimizer.
 
     Attributes:
-        here: Its state in the process that saved it; ``None`` from before its first step.
-        on_servers: Its state beside variables on parameter servers, by the variables' names.
+        here: Its state in the process that saved it; ``None`` before its first step.
+        on_servers: Its state on parameter servers, by variable name.
     """
 
     here: SavedState | None = None
@@ -73,7 +73,7 @@ class CheckpointIndex:
     Attributes:
         arrays: All arrays, by name.
         optimizers: The optimizers, by name.
-        of_workers: Of workers other than the leader, by number: what each has of its own in place of
+        of_workers: The worker-local arrays of workers other than the leader, by worker index; they replace
             the array with the same name.
     """
 
@@ -87,13 +87,13 @@ def state_array_name(optimizer: str, position: int, variable: str | None = None)
 
     Args:
         optimizer: The optimizer's name.
-        position: Which array of the state.
-        variable: Name of the variable beside which it is on parameter servers, if it is there.
+        position: The index of the array in the state.
+        variable: The variable it belongs to, if it is on parameter servers.
     """
     where = HERE if variable is None else f"{ON_SERVERS}/{variable}"
     return f"{optimizer}/{where}/{position}"
 
 
 def canonical(contents: Any) -> bytes:
-    """Returns the text of which the index notes the checksum."""
+    """Returns the canonical text that the index's checksum is computed from."""
     return json.dumps(contents, sort_keys=True, separators=(",", ":")).encode("ascii")

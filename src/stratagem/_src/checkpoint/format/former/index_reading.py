@@ -1,6 +1,6 @@
-"""Reading the index of a checkpoint, of which any byte may be damaged.
+"""Reads the index of a checkpoint; any of its bytes may be corrupt.
 
-Version 1, which is still read, had no checksums and did not say what an optimizer's arrays are.
+Version 1, which is still read, had no checksums and did not name an optimizer's arrays.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ __all__ = ["decode_index"]
 
 
 def decode_index(data: bytes, path: Path) -> CheckpointIndex:
-    """Returns the index that was stored.
+    """Decodes an index.
 
     Args:
-        data: What the file holds.
+        data: The content of the file.
         path: The file, for messages.
 
     Raises:
-        DataLossError: If it is damaged.
-        InvalidArgumentError: If it is whole, but of a later version.
+        DataLossError: If it is corrupt.
+        InvalidArgumentError: If it is valid, but of a later version.
     """
     try:
         return _decoded(json.loads(data.decode("ascii")))
-    except (ValueError, RecursionError, _Damage) as error:
-        raise DataLossError(f"The checkpoint's index {path} is damaged: {error}.") from error
+    except (ValueError, RecursionError, _Corruption) as error:
+        raise DataLossError(f"The checkpoint's index {path} is corrupt: {error}.") from error
     except _Version as version:
         raise InvalidArgumentError(
             f"The checkpoint's index {path} has version {version}, this library reads 1 to {VERSION}."
         ) from None
 
 
-class _Damage(Exception):
-    """Why an index cannot be what was written."""
+class _Corruption(Exception):
+    """The reason why an index is corrupt."""
 
 
 class _Version(Exception):
-    """A version that is not known."""
+    """An unknown version."""
 
 
 def _decoded(contents: Any) -> CheckpointIndex:
     if not isinstance(contents, dict):
-        raise _Damage("it is not an object")
+        raise _Corruption("it is not an object")
     if CHECKSUM in contents:
         noted = contents.pop(CHECKSUM)
         found = int(crc32c(canonical(contents)))
         if noted != found:
-            raise _Damage(f"its CRC-32C is {found}, and was {noted} when it was saved")
+            raise _Corruption(f"its CRC-32C is {found}, and was {noted} when it was saved")
         if contents.get("version") != VERSION:
             raise _Version(contents.get("version"))
         return _version_2(contents)
     if contents.get("version") != 1:
-        raise _Damage("it has no checksum")
+        raise _Corruption("it has no checksum")
     return _version_1(contents)
 
 
@@ -93,7 +93,7 @@ def _version_2(contents: Mapping[str, Any]) -> CheckpointIndex:
     of_workers = {}
     for worker, own in _object(contents["workers"], "workers").items():
         if not re.fullmatch("[0-9]+", worker):
-            raise _Damage(f"it has a worker {worker!r}")
+            raise _Corruption(f"it has a worker {worker!r}")
         of_workers[int(worker)] = _arrays(own, with_checksum=True)
     return CheckpointIndex(arrays, optimizers, of_workers)
 
@@ -120,7 +120,7 @@ def _state(
     names = tuple(state_array_name(optimizer, k, variable) for k in range(len(leaves)))
     for name in names:
         if name not in arrays:
-            raise _Damage(f"the array {name!r} is missing")
+            raise _Corruption(f"the array {name!r} is missing")
     return SavedState(names, None if None in leaves else tuple(leaves), variables)
 
 
@@ -146,7 +146,7 @@ def _optimizer_of_version_1(optimizer: str, arrays: Mapping[str, SavedArray]) ->
 
 def _numbered_from_0(names: Mapping[int, str]) -> SavedState:
     if sorted(names) != list(range(len(names))):
-        raise _Damage(f"of the arrays {sorted(names.values())} some are missing")
+        raise _Corruption(f"of the arrays {sorted(names.values())} some are missing")
     return SavedState(tuple(names[position] for position in range(len(names))))
 
 
@@ -166,9 +166,9 @@ def _array(name: str, described: Any, *, with_checksum: bool) -> SavedArray:
     except Exception:  # NumPy raises many things
         dtype = None
     if dtype is None or dtype != described["dtype"]:
-        raise _Damage(f"{name!r} has the element type {described['dtype']!r}")
+        raise _Corruption(f"{name!r} has the element type {described['dtype']!r}")
     if with_checksum and not _is_size(described[CHECKSUM]):
-        raise _Damage(f"{name!r} has the checksum {described[CHECKSUM]!r}")
+        raise _Corruption(f"{name!r} has the checksum {described[CHECKSUM]!r}")
     return SavedArray(tuple(described["shape"]), dtype, described.get(CHECKSUM))
 
 
@@ -178,15 +178,15 @@ def _is_size(number: Any) -> bool:
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _Damage(f"{what!r} is not an object")
+        raise _Corruption(f"{what!r} is not an object")
     return value
 
 
 def _check_keys(value: Mapping[str, Any], wanted: set[str]) -> None:
     if set(value) != wanted:
-        raise _Damage(f"it should have {sorted(wanted)}, but has {sorted(value)}")
+        raise _Corruption(f"it should have {sorted(wanted)}, but has {sorted(value)}")
 
 
 def _check_list(values: Any, fits: Callable[[Any], bool], what: str) -> None:
     if not isinstance(values, Sequence) or isinstance(values, str) or not all(map(fits, values)):
-        raise _Damage(f"{what!r} has {values!r}")
+        raise _Corruption(f"{what!r} has {values!r}")

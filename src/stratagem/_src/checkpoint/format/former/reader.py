@@ -21,14 +21,14 @@ _NOTHING = "%"
 
 
 class FormerCheckpoint:
-    """A checkpoint that was saved before the format was Orbax's.
+    """A checkpoint in the format before Orbax.
 
     Args:
-        directory: Where it is.
-        worker: The number of the worker that asks, whose part it is given if it has saved one.
+        directory: Its directory.
+        worker: The index of this worker; it gets its own values where it saved them.
 
     Raises:
-        DataLossError: If its index is damaged.
+        DataLossError: If its index is corrupt.
         InvalidArgumentError: If its format is of a later version.
     """
 
@@ -58,7 +58,7 @@ class FormerCheckpoint:
         return ArrayFile(path, array.shape, array.dtype, array.checksum)
 
     def of_each_worker(self, name: str) -> list[SavedArray]:
-        """Returns what the first worker has saved: what others did, only they are given."""
+        """Returns this worker's array only: the values of other workers are not available."""
         return [self.array(name)]
 
     def optimizer(self, name: str) -> OptimizerArrays:
@@ -88,7 +88,7 @@ class FormerCheckpoint:
     ) -> None:
         variables = found.variables or ()
         for leaf, name in zip(leaves, state.arrays, strict=True):
-            # Values came as a list, so that the number at the end is that of a variable.
+            # The state had one list entry per variable, so the trailing index is that of a variable.
             match = re.fullmatch(r"(.*)\[([0-9]+)\]", leaf, re.DOTALL)
             if match and int(match[2]) < len(variables):
                 found.of.setdefault(match[1], {})[variables[int(match[2])]] = self.array(name)

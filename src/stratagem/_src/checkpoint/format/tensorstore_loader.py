@@ -1,4 +1,4 @@
-"""TensorStore, which is loaded when the first checkpoint is written or read."""
+"""Imports TensorStore when the first checkpoint is written or read."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def _load() -> Any:
         if error.name != _NAME:
             raise
         raise MissingExtraError(
-            "Checkpoints are written and read by TensorStore, which is not installed here. Install it "
-            "with `pip install stratagem[checkpoint]`, also where parameter servers run."
+            "Checkpoints need TensorStore, which is not installed. Install it with "
+            "`pip install stratagem[checkpoint]`, also on the hosts of parameter servers."
         ) from error
 
 
 def _load_in_a_thread() -> Any:
-    """Imports the module in a thread, for which the main thread waits.
+    """Imports the module in a thread, while the main thread waits.
 
-    A signal handler that saves may interrupt the first save. Were the import in the main thread, the
-    handler would find the module half imported and import its compiled part again, which aborts the
-    process. In a thread the import goes on below the handler, whose own thread waits for it as threads
-    do that import the same module. What TensorStore imports was imported with this package, so the
-    thread needs nothing that the main thread may be importing.
+    A signal handler that saves may interrupt the first save. If the main thread did the import, the
+    handler would find the module half imported and import its extension module again, which aborts the
+    process. In a thread, the import continues during the handler, whose own import thread waits on the
+    import lock. This package has already imported TensorStore's dependencies, so the thread does not wait
+    for anything that the main thread may be importing.
     """
     found: list[Any] = []
     failed: list[BaseException] = []
