@@ -50,6 +50,12 @@ def test_import_alone_loads_no_jax():
     assert run(program).strip() == "False"
 
 
+def test_variables_and_functions_load_no_dataset():
+    """They recognise datasets among arguments without loading the hundred modules that make one."""
+    program = f"import sys; {USE}; print('stratagem._src.data.dataset' in sys.modules)"
+    assert run(program).strip() == "False"
+
+
 def test_default_strategy_is_known_without_the_public_names():
     program = (
         "from stratagem._src.variables.variable import Variable; print(float(Variable(2.0) + 1))"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.input_kinds import LoopedOver
 from stratagem._src.data.plan.node import Node
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["DatasetBase", "not_a_dataset", "plan_of"]
 
 
-class DatasetBase:
+class DatasetBase(LoopedOver):
     """Holds the plan of a dataset, and creates a dataset from a plan.
 
     Modules below ``Dataset`` test for this class, to avoid an import cycle.

@@ -19,6 +19,7 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     OutOfRangeError,
 )
+from stratagem._src.core.input_kinds import DrawableIterator, EndOfData
 from stratagem._src.core.thread_state import THIS_THREAD, THREADS_IN_CONTEXT
 from stratagem._src.core.types import IteratorState
 from stratagem._src.data.plan.lower import lower
@@ -29,7 +30,7 @@ from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.transforms.shard import ShardHint
 from stratagem._src.process.fork import ProcessOwner, close_in_child
 
-__all__ = ["DatasetIterator", "EndOfData", "check_no_shard_hints"]
+__all__ = ["DatasetIterator", "check_no_shard_hints"]
 
 _DRAWS_PER_CHECK = 16
 _POSITION_INTERVAL_SECONDS = 1.0
@@ -51,10 +52,6 @@ class _Position(NamedTuple):
 _START = _Position(0, {})
 
 
-class EndOfData(StopIteration):
-    """The end of a dataset: ends loops, and differs from a ``StopIteration`` of user code in a function."""
-
-
 def check_no_shard_hints(plan: Node) -> None:
     """Checks that a plan has no unresolved shard hint.
 
@@ -69,7 +66,7 @@ def check_no_shard_hints(plan: Node) -> None:
         )
 
 
-class DatasetIterator:
+class DatasetIterator(DrawableIterator):
     """Iterates over the elements of a dataset.
 
     Its threads and files are closed with it: when it is exhausted, closed or no longer referenced. A copy

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import weakref
 from operator import is_
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from stratagem._src.core import structures
+from stratagem._src.core.input_kinds import DrawableIterator, LoopedOver
 from stratagem._src.core.types import ArraySpec, Leaf
-from stratagem._src.data.dataset_base import DatasetBase
-from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.execution.static_key import form_key, static_key
-from stratagem._src.input.distributed_dataset import DistributedDataset
-from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
+
+if TYPE_CHECKING:
+    from stratagem._src.execution.draws import AnyIterator
 
 __all__ = [
     "ArrayLeaf",
@@ -104,7 +104,7 @@ class CallInputs:
         self._types = [type(leaf) for leaf in leaves]
         self.flat = not kwargs and len(leaves) == len(args) and all(map(is_, leaves, args))
         self.arrays: list[Any] = []
-        self.iterators: list[DistributedIterator | DatasetIterator] = []
+        self.iterators: list[AnyIterator] = []
         self.traced = self.ragged = self.has_dataset = False
         self._static: list[Any] = []
         self.needs: list[weakref.ref[Any]] = []
@@ -142,11 +142,11 @@ class CallInputs:
         ):
             array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
-        elif isinstance(leaf, (DistributedIterator, DatasetIterator)):
+        elif isinstance(leaf, DrawableIterator):
             self.iterators.append(leaf)
             return (_ITERATOR, type(leaf))
         else:
-            if isinstance(leaf, (DatasetBase, DistributedDataset)):
+            if isinstance(leaf, LoopedOver):
                 self.has_dataset = True
             self._static.append(leaf)
             return (_STATIC, static_key(leaf, self.needs))

@@ -13,7 +13,7 @@ import functools
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -23,9 +23,7 @@ from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.types import ArrayLike, ArraySpec, Element, Jaxpr, Leaf, Trace
-from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.execution.input_placement import place_on
-from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.input.optional import MISSING
 from stratagem._src.jax_compat.tracing import (
     in_trace,
@@ -37,6 +35,10 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames
+
+if TYPE_CHECKING:
+    from stratagem._src.data.iterator import DatasetIterator
+    from stratagem._src.input.distributed_iterator import DistributedIterator
 
 __all__ = [
     "AnyIterator",
@@ -51,7 +53,7 @@ __all__ = [
     "put_back",
 ]
 
-AnyIterator = DistributedIterator | DatasetIterator
+AnyIterator: TypeAlias = "DistributedIterator | DatasetIterator"
 """The iterators that a compiled function can draw from: elements can be put back into them."""
 
 

@@ -185,7 +185,7 @@ def _compare_leaf(
         array, group, scalar = f"{leaf}_array", call.named(kind.group), kind.scalar
         call.write(f"if {leaf}._group is not {group}: {_MISS}")
         call.write(f"if {leaf}._scalar is not {scalar}: {_MISS}")
-        call.write(f"{array} = {leaf}._joined")
+        call.write(f"{array} = {leaf}._global")
         call.write(f"if {array} is None: {array} = {leaf}.global_array({group})")
         call.write(f"if {array} is None or {array}.aval != {aval}: {_MISS}")
         return array

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from stratagem._src.core.errors import OutOfRangeError
+from stratagem._src.core.input_kinds import EndOfData
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.types import CacheKey, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
-from stratagem._src.data.iterator import EndOfData
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.call_signature import CallInputs

@@ -17,6 +17,7 @@ import numpy as np
 
 from stratagem._src.collectives.all_gather import gather_spmd
 from stratagem._src.core.errors import ContextError, OutOfRangeError, VariableError
+from stratagem._src.core.input_kinds import EndOfData
 from stratagem._src.core.types import (
     ArrayLike,
     Dataset,
@@ -25,7 +26,6 @@ from stratagem._src.core.types import (
     ReplicaFunction,
     Tensor,
 )
-from stratagem._src.data.iterator import EndOfData
 from stratagem._src.execution.draws import AnyIterator, Draw, RaggedElement, draw_element
 from stratagem._src.execution.gradient_taps import GradientTaps
 from stratagem._src.execution.remote.reads import read_all, read_rows

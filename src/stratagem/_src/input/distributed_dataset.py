@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.core.input_kinds import LoopedOver
 from stratagem._src.core.types import Dataset as DatasetLike
 from stratagem._src.core.types import ElementSpec, PyTree
 from stratagem._src.data.dataset import Dataset
@@ -27,7 +28,7 @@ from stratagem._src.variables import frames
 __all__ = ["DistributedDataset", "distribute_dataset", "distribute_from_function"]
 
 
-class DistributedDataset:
+class DistributedDataset(LoopedOver):
     """Yields one ``PerReplica`` value per step, with a batch for every replica.
 
     Created by ``Strategy.experimental_distribute_dataset`` and

@@ -13,9 +13,9 @@ from stratagem._src.core.errors import (
     OutOfRangeError,
     ShippingError,
 )
+from stratagem._src.core.input_kinds import DrawableIterator, EndOfData
 from stratagem._src.core.types import ElementSpec, IteratorState
 from stratagem._src.current_strategy import context
-from stratagem._src.data.iterator import EndOfData
 from stratagem._src.input.optional import MISSING, Optional
 from stratagem._src.input.prefetcher import Prefetcher
 from stratagem._src.telemetry.measurement.recorder import recorder
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedIterator"]
 
 
-class DistributedIterator:
+class DistributedIterator(DrawableIterator):
     """Iterates over a distributed dataset and prefetches its elements.
 
     Created by ``iter(distributed_dataset)``. ``next(iterator)`` inside a ``function`` makes the element
