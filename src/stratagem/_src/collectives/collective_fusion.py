@@ -133,6 +133,7 @@ class FusedProgram(FlatJaxpr):
         fusion = fusion_key(eqn, self._packing)
         if fusion is not None:
             return self._add_collective(fusion, eqn, scope, operands)
+        # The mean of a replicated value is the value itself; to multiply and divide by the count may round.
         if eqn.primitive.name == "div" and self._divides_by_count(operands):
             return [self._multiples[operands[0]]]
         return self._add_checked(eqn, scope, operands)
@@ -193,6 +194,7 @@ class FusedProgram(FlatJaxpr):
         """Returns the outputs for the inputs, inside the program that all replicas run."""
         known = dict(zip(self._inputs, arrays, strict=True))
         equations = eliminate_dead_code(self.equations, outputs, has_side_effects)
+        # All equations of a level, then its collectives: their results are used by later levels only.
         for level in self._levels(equations):
             evaluate_in_order(level.equations, known, tokens, self._with_fused_bodies)
             self._run_collectives(level.collectives, known, tokens)
@@ -208,6 +210,7 @@ class FusedProgram(FlatJaxpr):
                 # Effects keep their order in the program.
                 level = of_last_effect = max(level, of_last_effect)
             if equation.results and equation.results[0] in self._keys:
+                # Its result is available from the next level on.
                 levels[level].collectives.append(equation)
                 level += 1
             else:

@@ -386,6 +386,7 @@ def _with_extremum_gradient(
             if not jnp.issubdtype(part.dtype, jnp.inexact):
                 return np.zeros(result.shape, jax.dtypes.float0)
             is_nan = jnp.isnan(part) & jnp.isnan(result)
+            # NaN compares unequal to itself, but the replica that holds it determines the result.
             holds = ((part == result) | is_nan).astype(part.dtype)
             share = part_tangent * holds / jax.lax.psum(holds, REPLICA_AXIS)
             return jax.lax.psum(share, REPLICA_AXIS)

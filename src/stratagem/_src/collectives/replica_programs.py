@@ -74,6 +74,7 @@ def run_on_replicas(
     return launch(program, tuple(arrays), group, name)
 
 
+# Compiled programs hold devices, so the cache is cleared with the backend.
 _programs: dict[tuple[Any, ...], Any] = {}
 when_backend_ends(_programs.clear)
 

@@ -56,6 +56,7 @@ def evaluate_merged(
     stages = _Stages(group)
     for equation in eliminate_dead_code(flat.equations, outputs, has_side_effects):
         stages.add(equation)
+    # The last token of one stage orders the collectives of the next.
     tokens: list[Any] = []
     for stage in stages.stages:
         tokens = stage.run_in_replicas(stages.used_outside(stage, outputs), known, group, tokens)
@@ -166,6 +167,8 @@ class _Stages:
             specs = zip(equation.operands, mapped.in_specs, strict=True)
             stage = max((self._first_stage_with(*pair) for pair in specs), default=1)
             if has_effects:
+                # In the shard_map of a stage after any effect outside of one: those of a stage run after
+                # its shard_map.
                 stage = max(stage, self._last_effect, self._last_effect_after + 1)
                 self._last_effect = stage
             self.stages.extend(_Stage() for _ in range(stage + 1 - len(self.stages)))
@@ -176,6 +179,7 @@ class _Stages:
     def _first_stage_with(self, operand: Operand, spec: PartitionSpec) -> int:
         """Returns the first stage whose ``shard_map`` can use a value with this spec."""
         made_in = self._stage_of.get(operand, 0)
+        # A value with the same spec stays inside the merged shard_map; any other must leave it first.
         return made_in if self._spec_of.get(operand) == spec else made_in + 1
 
     def used_outside(self, stage: _Stage, outputs: Sequence[Operand]) -> set[int]:

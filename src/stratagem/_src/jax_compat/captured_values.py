@@ -78,6 +78,7 @@ def watching(function: WrappedFunction, captures: Captures, *, outermost: bool =
 def _call_watched(
     function: WrappedFunction, captures: Captures, outermost: bool, *args: PyTree
 ) -> Any:
+    # Known values that reach an operation now are captured: arguments were replaced by aliases.
     if outermost:
         args = tuple(captures.given(arg) for arg in args)
     with (

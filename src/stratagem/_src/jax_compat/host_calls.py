@@ -159,6 +159,7 @@ def register_host_function(name: str, function: HostFunction) -> None:
 
     def handle(pointer: Any) -> int | None:
         call = pointer.contents
+        # XLA first asks for the metadata of a handler, and calls it in other stages than execution too.
         if call.extension:
             _describe(call.extension)
             return None

@@ -246,6 +246,7 @@ class Record:
             list(targets), _debug_info().with_unknown_names(), source_info_util.current()
         )
         wanted = [source.val for source in sources]
+        # Inputs of `refuse`: a path from a target to one of them must raise, so it must not be dropped.
         refused = [var for var in jaxpr.invars if var in self._refused]
         jaxpr, depends = _with_inputs(jaxpr, [*wanted, *refused], self._program)
         cotangents = [ct for ct, used in zip(cotangents, depends, strict=True) if used]
@@ -300,7 +301,9 @@ def _with_inputs(jaxpr: Jaxpr, wanted: Sequence[Any], trace: Trace) -> tuple[Any
     change = {var: var if var in inputs else trace.frame.newvar(var.aval) for var in wanted}
     # The current variable for each variable that depends on `wanted`.
     now: dict[Any, Any] = {var: var for var in wanted if var in inputs}
+    # Linear operands of kept equations that do not depend on `wanted`: inputs whose gradient is unused.
     idle: dict[Any, None] = {}
+    # Variables that depend on any input of the linear program; others are residuals, plain arrays.
     linear = set(jaxpr.invars)
     eqns = []
     for eqn in jaxpr.eqns:
@@ -310,8 +313,9 @@ def _with_inputs(jaxpr: Jaxpr, wanted: Sequence[Any], trace: Trace) -> tuple[Any
         live = [v for v in operands if v in now]
         outvars = [v for v in eqn.outvars if not isinstance(v, core.DropVar)]
         if not live and any(v in linear for v in operands):
-            pass
+            pass  # depends on inputs, but on none of `wanted`: dropped
         elif eqn.primitive is ad_util.add_jaxvals_p and len(live) == 1 and len(operands) == 2:
+            # The other addend does not depend on `wanted`, so the sum is the live addend.
             now[outvars[0]] = now[live[0]]
         else:
             idle.update((v, None) for v in operands if v in linear and v not in now)
@@ -394,6 +398,8 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
     ) -> Any:
         """Computes an operation, and records its derivative if it has one."""
         if self._records():
+            # JAX would treat arrays that a jaxpr holds as constants, without derivatives. A jitted function
+            # can be evaluated operation by operation instead.
             captured = captured_in(params)
             if captured and any(self.record.tangent(const) is not None for const in captured):
                 return self._inline(primitive, tracers, params)

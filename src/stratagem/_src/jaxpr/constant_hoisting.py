@@ -120,6 +120,7 @@ def _is_number(atom: Atom) -> bool:
 
 def _constant(atom: Atom) -> Any:
     number = np.asarray(atom.val).item()
+    # A weakly typed literal must stay weakly typed: otherwise it changes the dtypes of results.
     if getattr(atom.aval, "weak_type", False):
         array = jnp.asarray(number)
         if array.dtype == atom.aval.dtype:

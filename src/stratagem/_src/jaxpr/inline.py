@@ -159,6 +159,7 @@ class _Segment:
 
     def add(self, equation: FlatEquation) -> None:
         for atom, operand in _variables(equation):
+            # Not computed in this segment: an input of the jaxpr that is evaluated.
             if atom not in self._made:
                 self._given[atom] = operand
         self._equations.append(equation)

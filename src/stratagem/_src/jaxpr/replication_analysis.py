@@ -120,6 +120,7 @@ class ReplicationAnalysis:
         name = eqn.primitive.name
         count = len(eqn.outvars)
         if name in _REDUCTIONS and REPLICA_AXIS in _axes(eqn):
+            # A reduction within groups of replicas gives each group its own result.
             grouped = eqn.params.get("axis_index_groups") is not None
             return [grouped] * count
         if name in _SOURCES or "callback" in name or REPLICA_AXIS in _axes(eqn):
@@ -136,7 +137,9 @@ class ReplicationAnalysis:
             self.diverges("assigns a variable that is mirrored in all replicas")
         inner = inner_jaxprs(eqn)
         if len(inner) == 1 and _same_arity(eqn, inner[0]):
+            # A call (jit, custom_jvp, ...): its operands are the inputs of the inner jaxpr.
             return self.outputs(inner[0], varying)
+        # Anything else is assumed to mix all of its operands.
         sources = any(
             e.primitive.name in _SOURCES or has_side_effects(e)
             for jaxpr in inner

@@ -120,6 +120,7 @@ class PartitionedGroup(ReplicaGroup):
 
     def _axes_for(self, num_parts: Sequence[int]) -> list[tuple[str, ...]]:
         """Returns, for each number of shards, mesh axes whose sizes multiply to it."""
+        # Every axis has a prime size, so each prime factor of a count takes one axis of that size.
         free = dict(self._logical_axes)
         chosen = []
         for count in num_parts:

@@ -71,6 +71,7 @@ def _carry_layouts(
     layouts = [value.layout for value in carry]
     fixed = [False] * len(layouts)
     while True:
+        # Only shapes and layouts matter here: `_output_layouts` traces the body with `jax.eval_shape`.
         given = [ctx.reshard(v, lay) for v, lay in zip(carry, layouts, strict=True)]
         inputs = [*consts, *given, *others]
         left = _output_layouts(ctx, program, inputs, defer_sums=True)[: len(layouts)]
@@ -102,6 +103,8 @@ def scan(
     )
     program, known = _with_consts(params["jaxpr"])
     consts = [*known, *consts]
+    # The body sees one step of `xs`, without the scanned first dimension: sharded dims move down by one,
+    # and those of the stacked results move up again.
     x_layouts: list[Layout] = [
         Sharded(x.layout.dim - 1) if isinstance(x.layout, Sharded) else x.layout for x in xs
     ]
@@ -141,6 +144,7 @@ def while_loop(
     """All replicas run the same number of iterations; a batched condition falls back to replicated."""
     params = equation.params
     if params["cond_jaxpr"].out_avals[0].shape:
+        # A condition for each row, from vmap: rows stop at different iterations.
         if any(value.layout != REPLICATED for value in operands):
             return GATHER_ALL
         arrays = ctx.bind(equation.primitive, params, [value.array for value in operands])
@@ -159,6 +163,8 @@ def while_loop(
 
     def condition(carried: Sequence[Any]) -> Any:
         inputs = [*cond_consts, *_values(carried, layouts)]
+        # The same boolean in every replica: otherwise replicas would run different numbers of iterations
+        # and wait forever in the collectives of the body.
         [result] = evaluate(ctx, condition_program, inputs, reduce_outputs=True)
         return ctx.reshard(result, REPLICATED).array
 
@@ -178,6 +184,7 @@ def cond(
     which, *inputs = operands
     if which.layout != REPLICATED:
         return Gather((0,))
+    # Branches must return the same layouts, so results are resharded to a common one.
     programs = [_with_consts(branch) for branch in equation.params["branches"]]
     possible = [_output_layouts(ctx, program, [*known, *inputs]) for program, known in programs]
     layouts = [_common_layout(set(each)) for each in zip(*possible, strict=True)]

@@ -64,6 +64,7 @@ class DeferredRandomBits:
         return (
             len(shape) > 0
             and self._ctx.can_shard(shape[0])
+            # `random_words` counts elements in 32 bits.
             and 0 < math.prod(shape) < 1 << 32
             and equation.params["bit_width"] in _UNSIGNED
             and key.shape == ()

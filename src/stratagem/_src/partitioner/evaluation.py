@@ -72,6 +72,7 @@ class _Evaluation:
         """Evaluates one equation. Its rule says which operands must be replicated first."""
         if not self._random_bits.defer(equation):
             results = self._apply(equation)
+            # A rule may ask for one operand after the other, until it applies or all are replicated.
             while isinstance(results, Gather):
                 for position in results.positions or range(len(equation.operands)):
                     self._replicate(equation.operands[position])
@@ -115,6 +116,8 @@ class _Evaluation:
     ) -> list[Value] | Gather:
         layouts = {value.layout for value in operands}
         if self._defer_sums and equation.name in _ADDITIONS and layouts == {REPLICATED, PARTIAL}:
+            # For example `total + sum(x)` in a loop: the carried total becomes partial, and one all-reduce
+            # after the loop replaces one in each iteration.
             operands = [self._ctx.as_partial(value) for value in operands]
         rule = PARTIAL_RULES.get(equation.name)
         if rule is None or self._would_add_collective(equation, operands):

@@ -89,6 +89,7 @@ class _Flattening:
                 known[eqn.outvars[0]] = given[0]
                 continue
             called = called_jaxpr(eqn)
+            # A checkpointed call is inlined like any other, behind a barrier that keeps its recomputation.
             if eqn.primitive.name == "checkpoint":
                 called = ClosedJaxpr(eqn.params["jaxpr"], ())
                 given = self._with_cse_barrier(given, eqn) if eqn.params["prevent_cse"] else given

@@ -49,6 +49,7 @@ def partition(
     consts = [unsharded_constant(const) for const in closed.consts]
     given: list[Layout] = [REPLICATED] * len(consts)
     given += [Sharded(0) if is_split else REPLICATED for is_split in split]
+    # Traces the program of one replica first, and then fuses its collectives.
     local, returned = _trace_one_replica(closed, given, group)
     mapped = jax.shard_map(
         fuse_collectives(

@@ -197,6 +197,7 @@ class HostLink:
         def arrived(chunk: Chunk) -> None:
             prepare(chunk)
             operand, result = chunk.of(operands), chunk.of(results)
+            # Both hosts add in the same order, so that both have the same bits.
             in_order = (operand, result) if self._host < other else (result, operand)
             combine(op, in_order, result)
             publish(chunk)

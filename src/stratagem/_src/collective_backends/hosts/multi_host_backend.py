@@ -220,6 +220,7 @@ class MultiHostBackend:
 
     def _lanes(self, size: int, is_small: bool) -> list[slice]:
         """Returns the slice of an array that each process of this host carries between hosts."""
+        # Processes outside of any lane carry an empty slice.
         num_lanes = 1 if is_small else self._layout.num_lanes
         parts = split_evenly(size, num_lanes)
         return parts + [slice(size, size)] * (self._group.size - num_lanes)
@@ -257,6 +258,7 @@ class MultiHostBackend:
             return problem
         for host, ranks in enumerate(self._layout.hosts):
             for local, rank in enumerate(ranks):
+                # Blocks of this host are in the segments of their processes, others in that of their lane.
                 holder = local if host == self._host else local % self._layout.num_lanes
                 for slot in slots:
                     block = self._block(slot, self._group.segments[holder], rank)

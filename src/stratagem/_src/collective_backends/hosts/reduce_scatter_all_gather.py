@@ -110,6 +110,7 @@ class ReduceScatterAllGather:
                 self._peers.send(other, addend, functools.partial(self._prepare, chunk))
             for number in range(min(_CHUNKS_AHEAD, len(self._own))):
                 self._receive_addend(other, number)
+            # A connection delivers in order: the sums of a peer follow all of its addends.
             if len(self._own) <= _CHUNKS_AHEAD:
                 self._receive_sums(other)
 
@@ -134,6 +135,7 @@ class ReduceScatterAllGather:
         ]
         total = chunk.of(self._results)
         combine(self._combination, in_order, total)
+        # The buffers of this chunk are free now: they receive the addends `_CHUNKS_AHEAD` chunks later.
         following, last = number + _CHUNKS_AHEAD, len(self._own) - 1
         for other in self._peers:
             self._peers.send(other, total)

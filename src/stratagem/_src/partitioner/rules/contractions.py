@@ -38,11 +38,13 @@ def dot_general(
     my_batch, their_batch = batch[position], batch[1 - position]
     layout: Layout
     if dim in mine:
+        # Each replica multiplies its shards of both operands; the sum of the products is the result.
         layout, partner = PARTIAL, theirs[tuple(mine).index(dim)]
     elif dim in my_batch:
         place = tuple(my_batch).index(dim)
         layout, partner = Sharded(place), their_batch[place]
     else:
+        # The dimensions of the result: batch, free ones of the first operand, free ones of the second.
         free = [d for d in range(operands[position].array.ndim) if d not in (*mine, *my_batch)]
         place = len(my_batch) + free.index(dim)
         if position == 1:

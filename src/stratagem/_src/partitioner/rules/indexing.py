@@ -108,11 +108,13 @@ def scatter(
     if index_dim in batching:
         result = layouts[0] = Sharded(numbers.operand_batching_dims[batching.index(index_dim)])
     elif equation.name == "scatter":
+        # Replicas overwrite elements instead of adding: their results cannot be summed.
         return GATHER_ALL
     values = _with_layouts(ctx, operands, layouts)
     if isinstance(values, Gather):
         return values
     if result == PARTIAL:
+        # The target must be added once, not by every replica.
         values[0] = ctx.as_partial(values[0])
     [array] = ctx.bind(equation.primitive, equation.params, [v.array for v in values])
     return [Value(array, result)]

@@ -59,6 +59,7 @@ def _sum(ctx: ShardingContext, equation: Equation, array: jax.Array, layout: Pad
         [array] = ctx.bind(equation.primitive, equation.params, [array])
         moved = layout.dim - sum(axis < layout.dim for axis in axes)
         return [Value(array, Padded(moved, layout.length))]
+    # Padding has arbitrary values, which must not be added.
     length = array.shape[layout.dim]
     rows = jax.lax.broadcasted_iota(jnp.int32, array.shape, layout.dim)
     is_element = rows < layout.length - jax.lax.axis_index(REPLICA_AXIS) * length

@@ -28,6 +28,7 @@ def reduce(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) 
         return [Value(array, Sharded(dim - sum(axis < dim for axis in axes)))]
     if equation.name == "reduce_sum":
         return [Value(array, PARTIAL)]
+    # One reduced array per replica, stacked along a new first dimension, which is reduced again.
     every = jax.lax.all_gather(array, REPLICA_AXIS)
     params = {**equation.params, "axes": (0,)}
     [array] = ctx.bind(equation.primitive, params, [every])
@@ -71,6 +72,7 @@ def windows(
         return GATHER_ALL
     shards = [v if v.layout == Sharded(dim) else ctx.shard(v, dim) for v in operands]
     arrays = [value.array for value in shards]
+    # The gradient of max pooling is slow in XLA's CPU compiler; see `disjoint_windows`.
     is_scatter = equation.name == "select_and_scatter_add"
     if is_scatter and ctx.group.on_cpu and are_disjoint(params):
         return [Value(scatter_to_chosen(params, *arrays), Sharded(dim))]
