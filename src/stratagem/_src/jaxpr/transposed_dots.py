@@ -76,7 +76,9 @@ def _exchanges_free_dimensions(transpose: Equation, product: Equation) -> bool:
     The dimensions of a product are the batch dimensions, then the free ones of its first operand, then
     those of its second.
     """
-    if product.params.get("out_sharding") is not None:  # it names the dimensions in their order
+    # In a shard_map there is a sharding that shards no dimension. Another would have to be exchanged too.
+    sharding = product.params.get("out_sharding")
+    if sharding is not None and any(sharding.spec):
         return False
     (contracted, _), (batch, _) = product.params["dimension_numbers"]
     first = len(batch)
