@@ -408,7 +408,7 @@ def test_rows_read_where_they_cannot_be_fetched(make):
     def loops(ids):
         return jax.lax.map(lambda i: table[i], ids)
 
-    with pytest.raises(RuntimeError, match="Read it, or the rows, before and pass them in"):
+    with pytest.raises(RuntimeError, match="before the transformation and pass the values in"):
         loops(jnp.array([1, 2]))
     with pytest.raises(RuntimeError, match=r"outside of a stratagem.function"):
         jax.jit(lambda ids: table.sparse_read(ids))(jnp.array([1]))

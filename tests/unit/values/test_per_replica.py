@@ -48,7 +48,7 @@ def test_arrays_of_one_shape_are_one_global_array_and_back(group, components, jo
 def test_what_cannot_be_one_array(group, components):
     value = PerReplica(components, group)
     assert value.global_array(group) is None
-    assert value.kept_global is None
+    assert value.global_group is None
     assert value.values == components or all(map(np.array_equal, value.values, components))
 
 
@@ -68,7 +68,7 @@ def test_the_replicas_are_known_from_the_devices(group):
 
 
 def test_of_other_replicas(group, other_group):
-    kept = PerReplica.from_global(group, group.join([np.zeros(1)] * 2), scalar=False)
+    kept = PerReplica.from_global(group, group.assemble([np.zeros(1)] * 2), scalar=False)
     with pytest.raises(ValueError, match="with the strategy it came from"):
         check_size(kept, other_group)
     with pytest.raises(ValueError, match=r"each of the 2 replicas .* got 3"):

@@ -4,7 +4,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.core.errors import ContextError
-from stratagem._src.variables.access import atomically
+from stratagem._src.variables.transactions import atomically
 
 
 class Failure(Exception):
@@ -61,5 +61,5 @@ def test_a_change_after_the_end_is_refused():
     journals = []
     with pytest.raises(Failure):
         fail_after(journals.append)
-    with pytest.raises(ContextError, match="already ended with an error"):
+    with pytest.raises(ContextError, match="after its call has failed"):
         journals[0].record(v)

@@ -22,7 +22,7 @@ def make(mirrored):
 def test_a_read_aggregates(make, group, aggregation, read):
     v = make(0.0, aggregation=aggregation)
     assert type(v) is SyncOnReadVariable
-    v.accept_from_program(group, group.join([np.float32(2), np.float32(5)]), shared=False)
+    v.accept_from_program(group, group.assemble([np.float32(2), np.float32(5)]), shared=False)
     assert [float(part) for part in v.values] == [2, 5]
     assert float(v) == read
 
@@ -63,12 +63,12 @@ def test_a_program_sees_the_values_of_all(make, group, value, shape):
     v = make(value)
     assert v.program_shape == v.take_for_program(group, donate=False).shape == shape
     assert v.program_value(value).shape == shape
-    assert v.split_in_program == 0
+    assert v.program_shard_dim == 0
 
 
 def test_a_snapshot_holds_every_replicas_value(make, group):
     v = make(0.0)
-    v.accept_from_program(group, group.join([np.float32(2), np.float32(5)]), shared=False)
+    v.accept_from_program(group, group.assemble([np.float32(2), np.float32(5)]), shared=False)
     before = v.snapshot()
     v.assign(9.0)
     v.restore_snapshot(before)
@@ -83,7 +83,7 @@ def test_small_parts_are_added_up_on_the_host_as_programs_do_it(make, group, agg
     random = np.random.default_rng(0)
     parts = [(random.normal(size=5) * 1e4).astype(jnp.dtype(dtype)) for _ in range(2)]
     v = make(np.zeros_like(parts[0]), aggregation=aggregation)
-    v.accept_from_program(group, group.join(parts), shared=False)
+    v.accept_from_program(group, group.assemble(parts), shared=False)
     by_program = v.strategy.extended.reduce_value(aggregation.reduce_op, v.per_replica())
     assert v.read_value().dtype == by_program.dtype
     np.testing.assert_array_equal(v.read_value(), by_program)

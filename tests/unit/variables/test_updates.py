@@ -63,5 +63,5 @@ def test_an_update_that_only_a_server_can_carry_out():
     update = updates.update_on_server("adam", b"state")
     assert update.server_only
     assert not updates.ASSIGN.server_only
-    with pytest.raises(AssertionError, match="adam is carried out on the server"):
+    with pytest.raises(AssertionError, match="adam is applied on the server"):
         update.apply(1, 2)

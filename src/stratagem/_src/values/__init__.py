@@ -1,1 +1,1 @@
-"""Values that live on several replicas: per-replica and mirrored values, merging and selecting."""
+"""Distributed values: per-replica and mirrored values, merging and selecting."""

@@ -1,4 +1,4 @@
-"""Python's operators for objects that stand for one array."""
+"""``ArrayOperators``: Python's operators and conversions for objects that wrap one array."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.jax_compat.numpy_method import give_arrays_a_numpy_method
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 
 __all__ = ["ArrayOperators", "array_of", "operand_of"]
 
@@ -17,7 +18,7 @@ class ArrayOperators:
     """Mixin: every operator and conversion works on the array that ``_value()`` returns."""
 
     __slots__ = ()
-    # NumPy leaves `ndarray + self` to __radd__ when this is higher than its own.
+    # NumPy defers `ndarray + self` to our __radd__ if this is higher than its own priority.
     __array_priority__ = 100
 
     def _value(self) -> Any:
@@ -27,7 +28,7 @@ class ArrayOperators:
         value: jax.Array = self._value()
         return value
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = np.asarray(self._value())
         return np.array(array, dtype=dtype) if copy or dtype is not None else array
 
@@ -59,7 +60,7 @@ class ArrayOperators:
     def __format__(self, spec: str) -> str:
         return format(self._value(), spec) if spec else str(self)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: ArrayLike) -> Any:
         return self._value()[key]
 
     def __neg__(self) -> Any:
@@ -77,106 +78,106 @@ class ArrayOperators:
     def __round__(self, ndigits: int = 0) -> Any:
         return self._value().round(ndigits)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: ArrayLike) -> Any:
         return self._value() + operand_of(other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: ArrayLike) -> Any:
         return operand_of(other) + self._value()
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: ArrayLike) -> Any:
         return self._value() - operand_of(other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: ArrayLike) -> Any:
         return operand_of(other) - self._value()
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: ArrayLike) -> Any:
         return self._value() * operand_of(other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: ArrayLike) -> Any:
         return operand_of(other) * self._value()
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self, other: ArrayLike) -> Any:
         return self._value() / operand_of(other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self, other: ArrayLike) -> Any:
         return operand_of(other) / self._value()
 
-    def __floordiv__(self, other: Any) -> Any:
+    def __floordiv__(self, other: ArrayLike) -> Any:
         return self._value() // operand_of(other)
 
-    def __rfloordiv__(self, other: Any) -> Any:
+    def __rfloordiv__(self, other: ArrayLike) -> Any:
         return operand_of(other) // self._value()
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self, other: ArrayLike) -> Any:
         return self._value() % operand_of(other)
 
-    def __rmod__(self, other: Any) -> Any:
+    def __rmod__(self, other: ArrayLike) -> Any:
         return operand_of(other) % self._value()
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self, other: ArrayLike) -> Any:
         return self._value() ** operand_of(other)
 
-    def __rpow__(self, other: Any) -> Any:
+    def __rpow__(self, other: ArrayLike) -> Any:
         return operand_of(other) ** self._value()
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: ArrayLike) -> Any:
         return self._value() @ operand_of(other)
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: ArrayLike) -> Any:
         return operand_of(other) @ self._value()
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: ArrayLike) -> Any:
         return self._value() & operand_of(other)
 
-    def __rand__(self, other: Any) -> Any:
+    def __rand__(self, other: ArrayLike) -> Any:
         return operand_of(other) & self._value()
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: ArrayLike) -> Any:
         return self._value() | operand_of(other)
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: ArrayLike) -> Any:
         return operand_of(other) | self._value()
 
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: ArrayLike) -> Any:
         return self._value() ^ operand_of(other)
 
-    def __rxor__(self, other: Any) -> Any:
+    def __rxor__(self, other: ArrayLike) -> Any:
         return operand_of(other) ^ self._value()
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: ArrayLike) -> Any:
         return self._value() < operand_of(other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: ArrayLike) -> Any:
         return self._value() <= operand_of(other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: ArrayLike) -> Any:
         return self._value() > operand_of(other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: ArrayLike) -> Any:
         return self._value() >= operand_of(other)
 
-    def __eq__(self, other: Any) -> Any:
+    def __eq__(self, other: ArrayLike) -> Any:
         return self._value() == operand_of(other)
 
-    def __ne__(self, other: Any) -> Any:
+    def __ne__(self, other: ArrayLike) -> Any:
         return self._value() != operand_of(other)
 
     __hash__: ClassVar[None] = None  # type: ignore[assignment]  # `==` compares element by element
 
 
-def operand_of(value: Any) -> Any:
-    """Returns what ``value`` stands for in a computation of JAX; an array that can be changed as a copy.
+def operand_of(value: ArrayLike) -> Any:
+    """Returns ``value`` as an operand for JAX: the wrapped array, or a copy of a writable NumPy array.
 
     Raises:
-        InvalidArgumentError: If it is of NumPy, with whole numbers that JAX would cut.
+        InvalidArgumentError: If it is a NumPy array with 64-bit integers that JAX would truncate.
     """
-    return value._value() if isinstance(value, ArrayOperators) else taken(value)
+    return value._value() if isinstance(value, ArrayOperators) else own_host_array(value)
 
 
-def array_of(value: Any) -> Any:
-    """Returns the array that ``value`` stands for, or ``value`` itself."""
+def array_of(value: ArrayLike) -> Any:
+    """Returns the array that ``value`` wraps, or ``value`` itself."""
     return value._value() if isinstance(value, ArrayOperators) else value
 
 
-# What is read from variables and returned by strategies are JAX's arrays.
+# Reads of variables and results of strategies are JAX arrays: give them TensorFlow's `numpy()` method.
 give_arrays_a_numpy_method()

@@ -10,16 +10,16 @@ from stratagem._src.core.structures import ValueLeaf
 __all__ = ["DistributedValues", "is_value_leaf"]
 
 
-# The bound type.__instancecheck__ spares a Python call for each node of every flattened structure.
+# The bound type.__instancecheck__ saves a Python call for each node of every flattened structure.
 is_value_leaf: Callable[[Any], bool] = ValueLeaf.__instancecheck__
 
 
 class DistributedValues(ValueLeaf):
     """A value with one component for each replica.
 
-    Made by ``Strategy.run``, by iterating over a distributed dataset, by
-    ``Strategy.experimental_distribute_values_from_function``, and by creating a variable in a
-    strategy's scope. The components may be kept in sync (``Mirrored``, mirrored variables) or differ
+    ``Strategy.run``, iteration over a distributed dataset,
+    ``Strategy.experimental_distribute_values_from_function`` and creation of a variable in a strategy's
+    scope return one. The components are either kept in sync (``Mirrored``, mirrored variables) or differ
     (``PerReplica``).
     """
 
@@ -27,11 +27,11 @@ class DistributedValues(ValueLeaf):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The components, in the order of the replicas; only this process's, if there are more."""
+        """The components of this process, in replica order."""
         raise NotImplementedError
 
 
 def describe(kind: str, components: Sequence[str]) -> str:
-    """Returns the multi-line text for ``kind`` and the text of each replica's component."""
+    """Returns the multi-line ``repr`` from the class name and the text of each component."""
     rows = ",\n".join(f"  {index}: {text}" for index, text in enumerate(components))
     return f"{kind}:{{\n{rows}\n}}"

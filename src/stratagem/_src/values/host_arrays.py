@@ -1,4 +1,4 @@
-"""Arrays of NumPy that a call is given: checked, and its own from then on."""
+"""NumPy arrays from the caller: checked, and copied if they are writable."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ import jax
 import numpy as np
 
 from stratagem._src.core import structures
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.owned_memory import owned
-from stratagem._src.data.plan.aligned import copy_of
+from stratagem._src.core.types import ArrayLike, Leaf, PyTree
+from stratagem._src.data.plan.aligned_arrays import copy_of
 from stratagem._src.values.distributed_values import is_value_leaf
 
-__all__ = ["HandedOver", "as_they_are", "handed_over", "taken"]
+__all__ = ["HostArraySnapshot", "copy_host_arrays", "merge_snapshots", "own_host_array"]
 
 
-def taken(value: Any) -> Any:
-    """Returns a value that is about to become a JAX array; a copy of a NumPy array that can be changed.
+def own_host_array(value: ArrayLike) -> Any:
+    """Returns a value that is about to become a JAX array; a writable NumPy array is copied.
 
-    JAX reads memory of the host after the call that was given it has returned, or makes it the memory of
-    its own array.
+    JAX may read host memory after the call has returned, or alias it in its own array: then a later write
+    by the caller would change the result.
 
     Raises:
-        InvalidArgumentError: If it is of NumPy, with whole numbers that JAX would cut.
+        InvalidArgumentError: If it is a NumPy array with 64-bit integers that JAX would truncate.
     """
-    value = narrowed(value)
+    value = guard_int64(value)
     return owned(value, copy_of) if isinstance(value, np.ndarray) else value
 
 
-def as_they_are(tree: Any) -> Any:
-    """Returns a structure with copies of the NumPy arrays in it that can be changed.
+def copy_host_arrays(tree: PyTree) -> Any:
+    """Returns a structure with its writable NumPy arrays copied.
 
-    For what an eager replica hands over: the next one may fill the same buffer before all have come.
+    For the results and arguments of eager replicas: the next replica may fill the same buffer before all
+    replicas have arrived.
     """
     leaves, structure = structures.flatten(tree, is_value_leaf)
     if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
@@ -42,27 +44,28 @@ def as_they_are(tree: Any) -> Any:
     return jax.tree.unflatten(structure, copies)
 
 
-class HandedOver(NamedTuple):
-    """What an eager replica hands over.
+class HostArraySnapshot(NamedTuple):
+    """A structure that an eager replica passes to ``merge_call``, with a snapshot of its NumPy arrays.
 
     Attributes:
         given: The structure itself.
-        copied: The same as it was then.
+        copied: The structure with its writable arrays copied.
     """
 
     given: Any
     copied: Any
 
     @classmethod
-    def of(cls, tree: Any) -> HandedOver:
-        """Returns what a replica hands over with ``tree``."""
-        return cls(tree, as_they_are(tree))
+    def of(cls, tree: PyTree) -> HostArraySnapshot:
+        """Returns a snapshot of ``tree``."""
+        return cls(tree, copy_host_arrays(tree))
 
 
-def handed_over(payloads: Sequence[HandedOver]) -> list[Any]:
-    """Returns a structure for each replica, in which arrays are as they were when handed over.
+def merge_snapshots(payloads: Sequence[HostArraySnapshot]) -> list[Any]:
+    """Returns a structure for each replica, with arrays as they were at the snapshot.
 
-    An array that is one object in all replicas, and that none of them has changed, stays that object.
+    An array that is the same object in all replicas, and that none of them has changed, stays that object:
+    so ``merge_call`` passes it on unwrapped.
     """
     given, copied = (
         [structures.flatten(tree, is_value_leaf) for tree in trees]
@@ -87,5 +90,5 @@ def handed_over(payloads: Sequence[HandedOver]) -> list[Any]:
     ]
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: Leaf, b: Leaf) -> bool:
     return a is b or (isinstance(a, np.ndarray) and a.tobytes() == b.tobytes())

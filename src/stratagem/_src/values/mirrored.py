@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import ArrayOperators
@@ -15,10 +16,10 @@ __all__ = ["Mirrored"]
 
 
 class Mirrored(ArrayOperators, DistributedValues):
-    """The same array on every replica, usable as that array.
+    """The same array on every replica, usable like an array.
 
-    ``Strategy.extended.reduce_to`` returns one. Passed through a JAX function or ``jax.tree.map`` it
-    becomes the replicated array it holds.
+    ``Strategy.extended.reduce_to`` returns one. In a JAX function or ``jax.tree.map`` it becomes the
+    replicated array that it holds.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -31,7 +32,7 @@ class Mirrored(ArrayOperators, DistributedValues):
 
     __slots__ = ("_array", "_group")
 
-    def __init__(self, group: ReplicaGroup, array: Any) -> None:
+    def __init__(self, group: ReplicaGroup, array: ArrayLike) -> None:
         self._group = group
         self._array = array
 
@@ -60,7 +61,7 @@ class Mirrored(ArrayOperators, DistributedValues):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mirrored:
-        return self  # arrays cannot be changed
+        return self  # JAX arrays are immutable
 
     def __repr__(self) -> str:
         if is_tracer(self._array):

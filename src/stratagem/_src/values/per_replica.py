@@ -13,6 +13,7 @@ import numpy as np
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ContextError, NotAnArrayError
 from stratagem._src.core.missing_names import missing_method
+from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
@@ -45,8 +46,8 @@ _ATTRIBUTES_OF_ARRAYS = frozenset(
 class PerReplica(DistributedValues):
     """One value for each replica, not kept in sync.
 
-    Arrays of equal shape are kept as one global array that goes in and out of compiled steps without
-    a copy; anything else as a tuple.
+    Arrays of equal shape are stored as one global array, which compiled steps take and return without a
+    copy; anything else is stored as a tuple.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -58,7 +59,7 @@ class PerReplica(DistributedValues):
     }
     """
 
-    __slots__ = ("_array", "_group", "_joined", "_scalar", "_uneven", "_values")
+    __slots__ = ("_array", "_global", "_group", "_scalar", "_uneven", "_values")
 
     def __init__(
         self, values: Sequence[Any], group: ReplicaGroup | None = None, *, uneven: bool = False
@@ -66,30 +67,31 @@ class PerReplica(DistributedValues):
         self._values: tuple[Any, ...] | None = tuple(values)
         self._group = group or _group_of(self._values)
         self._array: Any = None
-        # What a program takes: the same, or the components joined when one takes them first.
-        self._joined: Any = None
-        # Whether the shapes are known to differ from those in another process.
+        # The array that programs take: `_array`, or the components concatenated when a program first needs
+        # them.
+        self._global: Any = None
+        # Whether the shapes are known to differ from those of another process.
         self._uneven = uneven
         self._scalar = bool(self._values) and np.ndim(self._values[0]) == 0
 
     @classmethod
-    def from_global(cls, group: ReplicaGroup, array: Any, *, scalar: bool) -> PerReplica:
+    def from_global(cls, group: ReplicaGroup, array: ArrayLike, *, scalar: bool) -> PerReplica:
         """Returns the value whose components are the blocks of a global array.
 
         Args:
             group: The replicas.
             array: Array sharded on axis 0 over the replicas.
-            scalar: Whether each block of one element stands for a scalar.
+            scalar: Whether each block of one element represents a scalar.
         """
         self = cls((), group)
         self._values = None
-        self._array = self._joined = array
+        self._array = self._global = array
         self._scalar = scalar
         return self
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The components, in the order of the replicas; with several processes, of the local ones."""
+        """The components of this process, in replica order."""
         if self._values is None:
             assert self._group is not None
             if is_tracer(self._array):
@@ -102,14 +104,14 @@ class PerReplica(DistributedValues):
 
     @property
     def staged(self) -> bool:
-        """Whether what is done with the value becomes part of a program instead of happening now."""
+        """Whether operations on the value are traced into a program instead of executed now."""
         if is_tracer(self._array):
             return True
         return under_jit() or any(is_tracer(value) for value in self._values or ())
 
     @property
     def local_shape(self) -> tuple[int, ...]:
-        """Shape of one component, where all have the same."""
+        """Shape of one component, if all have the same shape."""
         if self._array is None:
             assert self._values is not None
             return np.shape(self._values[0])
@@ -122,14 +124,14 @@ class PerReplica(DistributedValues):
         return self._scalar
 
     @property
-    def kept_global(self) -> ReplicaGroup | None:
-        """The replicas, if the value is kept as one global array."""
+    def global_group(self) -> ReplicaGroup | None:
+        """The replicas, if the value is stored as one global array; else ``None``."""
         return self._group if self._array is not None else None
 
     def global_array(self, group: ReplicaGroup) -> Any | None:
         """Returns the components as one array over ``group``; ``None`` if they differ in shape.
 
-        Components that are not arrays also give ``None``.
+        Returns ``None`` too if the components are not arrays.
 
         Raises:
             ValueError: If there is not one component for each replica.
@@ -142,22 +144,22 @@ class PerReplica(DistributedValues):
             return None
         if any(is_tracer(value) for value in self._values):
             return jnp.stack(self._values) if self._scalar else jnp.concatenate(self._values)
-        if self._joined is None:
+        if self._global is None:
             values = self._values
-            self._joined = evaluate_now(lambda: group.join(values))
-        return self._joined
+            self._global = evaluate_now(lambda: group.assemble(values))
+        return self._global
 
     def __copy__(self) -> PerReplica:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PerReplica:
         if self._array is not None or not self._values or type(self) is not PerReplica:
-            return self  # arrays cannot be changed
-        parts = [
+            return self  # JAX arrays are immutable
+        components = [
             value if isinstance(value, jax.Array) else copy.deepcopy(value, memo)
             for value in self._values
         ]
-        return PerReplica(parts, self._group, uneven=self._uneven)
+        return PerReplica(components, self._group, uneven=self._uneven)
 
     def __repr__(self) -> str:
         if is_tracer(self._array):
@@ -167,7 +169,7 @@ class PerReplica(DistributedValues):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise NotAnArrayError(_NOT_AN_ARRAY)
 
-    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+    if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
 
         def __getattr__(self, name):
             error = missing_method(self, name)
@@ -179,7 +181,7 @@ class PerReplica(DistributedValues):
         return id(self)
 
 
-# Not written in the class, so that type checkers refuse them too.
+# Set outside of the class, so that type checkers reject these operators too.
 for _operator in (
     *("add", "radd", "sub", "rsub", "mul", "rmul", "matmul", "rmatmul", "pow", "rpow"),
     *("truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "neg", "pos", "abs"),
@@ -190,14 +192,14 @@ for _operator in (
 
 
 class SpmdPerReplica(PerReplica):
-    """One replica's component, seen from inside the single program that all replicas run.
+    """A per-replica value inside the SPMD program that all replicas run: it holds one replica's component.
 
-    It appears in ``merge_call`` inside a compiled step. ``values`` gathers the others' components.
+    It appears in ``merge_call`` inside a compiled step. ``values`` all-gathers the other components.
     """
 
     __slots__ = ("local",)
 
-    def __init__(self, group: ReplicaGroup, local: Any) -> None:
+    def __init__(self, group: ReplicaGroup, local: Tensor) -> None:
         super().__init__((), group)
         self.local = local
 
@@ -214,12 +216,12 @@ class SpmdPerReplica(PerReplica):
 
 
 def _refuse_components(group: ReplicaGroup) -> None:
-    """Raises where the components would make each process compile a program of its own."""
+    """Raises if access to components would make each process compile a different program."""
     if group.spans_processes:
         raise ContextError(
-            "In a compiled function of several processes the components of a PerReplica cannot be taken "
-            "apart, because every process must run the same program. Combine them with "
-            "strategy.reduce(...) or strategy.gather(...), or return the value and take it apart "
+            "In a compiled function of several processes the components of a PerReplica cannot be accessed "
+            "one by one, because every process must run the same program. Combine them with "
+            "strategy.reduce(...) or strategy.gather(...), or return the value and access its components "
             "outside."
         )
 
@@ -242,7 +244,7 @@ def check_size(value: PerReplica, group: ReplicaGroup) -> None:
 
 
 def _group_of(values: tuple[Any, ...]) -> ReplicaGroup | None:
-    """Returns the replicas of components that lie on one device each."""
+    """Returns the replicas of components that are on one device each, if they are."""
     devices: list[jax.Device] = []
     for value in values:
         if not isinstance(value, jax.Array) or is_tracer(value) or len(value.devices()) != 1:
@@ -260,7 +262,7 @@ def _stackable(values: Sequence[Any]) -> bool:
     return all(v.shape == first.shape and v.dtype == first.dtype for v in values)
 
 
-# To jax.tree.map and the like a value is its components, whichever way it is kept.
+# As a pytree a value consists of its components, however it is stored.
 jax.tree_util.register_pytree_node(
     PerReplica,
     lambda value: (value.values, (value._group, value._uneven)),

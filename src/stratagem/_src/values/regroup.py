@@ -1,4 +1,4 @@
-"""From one result for each replica to one result, and back."""
+"""Merging of the replicas' results into one structure of ``PerReplica`` values, and back."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
 __all__ = ["is_array", "map_values", "regroup", "select_replica"]
 
 
-def is_array(value: Any) -> bool:
-    """Returns whether ``value`` is a JAX or NumPy array (or a tracer); NumPy's strings are none."""
+def is_array(value: Leaf) -> bool:
+    """Returns whether ``value`` is a JAX or NumPy array, or a tracer; NumPy strings are not arrays."""
     return isinstance(value, (jax.Array, np.ndarray, np.generic)) and not isinstance(
         value, (bytes, str)
     )
 
 
-def map_values(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Maps ``fn`` over the leaves of ``tree``, distributed values and variables being leaves."""
+def map_values(fn: Callable[[Any], Any], tree: PyTree) -> Any:
+    """Maps ``fn`` over the leaves of ``tree``; distributed values and variables are leaves."""
     return structures.map_structure(fn, tree, is_value_leaf)
 
 
@@ -36,13 +37,13 @@ def regroup(
 ) -> Any:
     """Returns one structure whose leaves are ``PerReplica`` values of the replicas' leaves.
 
-    Leaves that are no arrays and the same in every replica are not wrapped.
+    Leaves that are not arrays and are the same in every replica are not wrapped.
 
     Args:
         group: The replicas.
         results: One structure for each replica.
-        unwrap_same_arrays: Whether an array that is one object in all replicas is not wrapped either;
-            those of other processes always have another.
+        unwrap_same_arrays: Whether an array that is the same object in all replicas is not wrapped either.
+            It has no effect with several processes.
 
     Raises:
         ReplicaMismatchError: If the structures differ.
@@ -62,10 +63,10 @@ def regroup(
     return jax.tree.unflatten(structure, merged)
 
 
-def select_replica(index: int, tree: Any) -> Any:
+def select_replica(index: int, tree: PyTree) -> Any:
     """Returns ``tree`` with every distributed value replaced by its component ``index``."""
 
-    def pick(leaf: Any) -> Any:
+    def pick(leaf: Leaf) -> Any:
         if isinstance(leaf, (PerReplica, Mirrored)):
             return leaf.values[index]
         return leaf
@@ -82,7 +83,9 @@ def _merge(group: ReplicaGroup, column: tuple[Any, ...], unwrap_same_arrays: boo
     if is_array(first):
         return PerReplica(
             [
-                value if isinstance(value, jax.Array) else jax.device_put(taken(value), device)
+                value
+                if isinstance(value, jax.Array)
+                else jax.device_put(own_host_array(value), device)
                 for value, device in zip(column, group.local_devices, strict=True)
             ],
             group,

@@ -1,1 +1,1 @@
-"""Variables: one placement in each file, and what can be done to them."""
+"""Variables: one placement per file, updates, state frames, transactions and locks."""

@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.devices import canonical_name
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.variables.atomicity import STORAGE_LOCK
 from stratagem._src.variables.distributed_variable import AggregatingVariable
+from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.variable import _register
 
 __all__ = ["CentralVariable"]
@@ -21,8 +22,8 @@ __all__ = ["CentralVariable"]
 class CentralVariable(AggregatingVariable):
     """A variable on one device that all replicas read from and send their updates to.
 
-    Made by ``Variable(...)`` in the scope of a ``CentralStorageStrategy``. Each step copies it to the
-    compute devices and the aggregated update back.
+    ``Variable(...)`` creates one in the scope of a ``CentralStorageStrategy``. Each step copies it to the
+    compute devices and copies the aggregated update back.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
@@ -33,14 +34,14 @@ class CentralVariable(AggregatingVariable):
     """
 
     __slots__ = ("_parameter_device",)
-    made_of_array = None
+    cached_attribute = None
 
     def __init__(
         self,
         strategy: StrategyProtocol,
         parameter_device: jax.Device,
-        *args: Any,
-        **kwargs: Any,
+        *args: PyTree,
+        **kwargs: PyTree,
     ) -> None:
         self._parameter_device = parameter_device
         super().__init__(strategy, *args, **kwargs)
@@ -60,7 +61,7 @@ class CentralVariable(AggregatingVariable):
         """The one copy."""
         return (self._value(),)
 
-    def place(self, value: Any) -> Any:
+    def place(self, value: ArrayLike) -> Any:
         """Returns ``value`` on the parameter device."""
         return jax.device_put(value, self._parameter_device)
 
@@ -74,19 +75,21 @@ class CentralVariable(AggregatingVariable):
         return array
 
     def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array goes in and out of a program on ``group`` as it is."""
+        """Returns whether a program on ``group`` takes and returns the stored array without conversion."""
         return group is not None and group.device_set == {self._parameter_device}
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
         """Returns a copy of the value on every compute device."""
         array = self._stored()
-        # What the parameter device gets is the stored array itself.
+        # On the parameter device the program takes the stored array itself, which donation would overwrite.
         stays = group is None or self._parameter_device in group.device_set
         if donate and self._shared and stays:
             array = jnp.copy(array)
         return array if group is None else group.replicate(array)
 
-    def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
+    def accept_from_program(
+        self, group: ReplicaGroup | None, array: ArrayLike, shared: bool
+    ) -> None:
         """Stores a program's result on the parameter device."""
         self._shared = shared
         if self.passes_as_stored(group):

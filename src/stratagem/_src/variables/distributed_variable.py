@@ -1,4 +1,4 @@
-"""What variables created in the scope of a strategy have in common."""
+"""``DistributedVariable`` and ``AggregatingVariable``: base classes of strategies' variables."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, ShippingError, UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import DistributedValues, describe
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables import access as state
-from stratagem._src.variables import updates
+from stratagem._src.variables import frames, updates
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation
@@ -31,26 +31,26 @@ class DistributedVariable(Variable, DistributedValues):
     """A variable that belongs to a strategy.
 
     Attributes:
-        creation_number: Larger than that of every variable that was created before in this process.
+        creation_number: Increases with each variable that this process creates.
     """
 
     __slots__ = ("_strategy", "creation_number")
 
-    def __init__(self, strategy: StrategyProtocol, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, strategy: StrategyProtocol, *args: PyTree, **kwargs: PyTree) -> None:
         self._strategy = strategy
         self.creation_number: int = next(_creation_numbers)
         super().__init__(*args, **kwargs)
 
     @property
     def expects_value(self) -> bool:
-        """Whether other workers have it already, and have given its value."""
+        """Whether other workers have created it already, so that their value replaces the initial value."""
         return self._strategy.extended.expects_values
 
     def __reduce__(self) -> Any:
         raise ShippingError(
             f"Variable {self.name!r} cannot be pickled: it is on the devices of this process, in the scope "
-            f"of {self._strategy!r}. Save it by stratagem.train.Checkpoint, or send v.numpy() and make a "
-            "variable of it there; variables of a ParameterServerStrategy can be sent."
+            f"of {self._strategy!r}. Save it with stratagem.train.Checkpoint, or send v.numpy() and create "
+            "a variable from it there; variables of a ParameterServerStrategy can be sent."
         )
 
     @property
@@ -69,7 +69,7 @@ class DistributedVariable(Variable, DistributedValues):
         return self._strategy
 
     def check_own_replica(self) -> ReplicaContextProtocol | None:
-        """Returns the replica context, or ``None``; a replica of another strategy raises.
+        """Returns the replica context, or ``None``; raises in a replica of another strategy.
 
         Raises:
             ContextError: Inside a replica of another strategy.
@@ -86,7 +86,7 @@ class DistributedVariable(Variable, DistributedValues):
         )
 
     def check_own_context(self) -> ReplicaContextProtocol | None:
-        """Returns the replica context, or ``None``; the scope of another strategy raises.
+        """Returns the replica context, or ``None``; raises in the scope of another strategy.
 
         Raises:
             ContextError: Inside the scope or a replica of another strategy.
@@ -119,7 +119,7 @@ class DistributedVariable(Variable, DistributedValues):
             super()._current_value()
 
     def _describe_components(self, kind: str) -> str:
-        if state.current_frame() is not None or self._array is None or self.group.size == 1:
+        if frames.current_frame() is not None or self._array is None or self.group.size == 1:
             return self._describe(self._name, self._eager_value)
         first, count = self.group.first_local, self.group.local_size
         names = [
@@ -133,11 +133,11 @@ class DistributedVariable(Variable, DistributedValues):
 
 
 class AggregatingVariable(DistributedVariable):
-    """A variable with one value for all replicas: updates from the replicas are aggregated first."""
+    """A variable with one value for all replicas, which aggregates the replicas' updates."""
 
     __slots__ = ()
 
-    def _update(self, update: Update, operand: Any) -> Self:
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
         replica = self.check_own_context()
         if replica is not None and replica.num_replicas_in_sync > 1:
             self._update_from_replica(replica, update, operand)
@@ -149,19 +149,19 @@ class AggregatingVariable(DistributedVariable):
         return self
 
     def _update_from_replica(
-        self, replica: ReplicaContextProtocol, update: Update, operand: Any
+        self, replica: ReplicaContextProtocol, update: Update, operand: ArrayLike
     ) -> None:
         self._check_aggregation(update, "in replica context")
         reduce_op = self._aggregation.reduce_op
         if isinstance(operand, (int, float, complex)) and reduce_op is ReduceOp.SUM:
             raise VariableError(
                 f"{update.name}() of {self.name!r} (aggregation SUM) got the Python number "
-                f"{operand!r} in replica context: adding it once or once for each replica are both "
-                "possible. Give an array, for example jnp.asarray(x), to add it for each replica, or "
-                "use aggregation MEAN or ONLY_FIRST_REPLICA to apply it once."
+                f"{operand!r} in replica context, which is ambiguous: add it once, or once per replica? "
+                "Give an array, for example jnp.asarray(x), to add it for each replica, or use "
+                "aggregation MEAN or ONLY_FIRST_REPLICA to apply it once."
             )
         checked = self.check_operand(update, operand)
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is None or frame.spmd:
             replica.merge_per_replica(
                 f"{update.name} of {self.name!r}",
@@ -169,20 +169,22 @@ class AggregatingVariable(DistributedVariable):
                 checked,
             )
             return
-        # Inside value_and_grad of an eager replica: the value is traced by this thread alone.
+        # Inside value_and_grad of an eager replica. Only this thread traces the value, so the replicas
+        # cannot merge it: aggregate it with collectives that are traceable.
         frame.check_writable(self)
         if reduce_op is None:
             aggregated = replica.first_replica(checked)
         else:
-            # With options of its own: a variable's value is not rounded on its way.
+            # Default options instead of the strategy's: no gradient compression, which would round the
+            # variable's value.
             aggregated = replica.all_reduce(reduce_op, checked, CommunicationOptions())
         self._update_traced(frame, update, aggregated)
 
-    def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:
+    def _update_traced(self, frame: frames.StateFrame, update: Update, operand: ArrayLike) -> None:
         frame.write(self, update.apply(frame.read(self), operand))
 
-    def commit(self, value: Any) -> None:
-        """Sets the value, which is aggregated already and the same in every replica."""
+    def commit(self, value: ArrayLike) -> None:
+        """Assigns a value that is already aggregated and so the same in every replica."""
         replica = self.check_own_replica()
         if replica is None or replica.num_replicas_in_sync == 1:
             self.apply(updates.ASSIGN, value)
@@ -211,7 +213,7 @@ class AggregatingVariable(DistributedVariable):
                 f"{self._aggregation.name}. Use aggregation ONLY_FIRST_REPLICA."
             )
 
-    def _aggregate(self, value: Any) -> Any:
+    def _aggregate(self, value: ArrayLike) -> Any:
         runtime = self._strategy.extended
         if self._aggregation.reduce_op is None:
             return runtime.first_replica(value)

@@ -1,4 +1,4 @@
-"""``FullySharded``: makes the variables of a block lie in parts on the replicas."""
+"""``FullySharded``: shards the variables that are created in a block over the replicas (FSDP, ZeRO-3)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stratagem._src.core.errors import InvalidArgumentError
 __all__ = ["MIN_SIZE", "FullySharded", "current_placement", "placing"]
 
 MIN_SIZE = 1024
-"""Number of elements from which on an array is divided, unless a user says otherwise."""
+"""Default minimum number of elements of an array to be sharded."""
 
 
 class FullySharded:
-    """Places the large variables that are created in the block in parts, one on each replica.
+    """Shards the large variables that are created in the block over the replicas (FSDP, ZeRO-3).
 
-    A replica has one part of each; the others it sees when it reads the variable. The code of a step does
-    not change, and neither do its numbers. Enter it together with the scope of a ``MirroredStrategy``, a
-    ``MultiWorkerMirroredStrategy`` or a ``TPUStrategy``. The state that an ``Optimizer`` keeps for such
-    variables lies in parts, too.
+    Each replica stores one shard of each variable and gathers the others when it reads the variable. The
+    code of a step and its results do not change. Enter it together with the scope of a
+    ``MirroredStrategy``, a ``MultiWorkerMirroredStrategy`` or a ``TPUStrategy``. The state that an
+    ``Optimizer`` keeps for such variables is sharded too.
 
     Args:
-        min_size: Number of elements from which on a variable is divided. Smaller ones, and those that
-            synchronize on read, are placed as ever.
+        min_size: Minimum number of elements of a variable to be sharded. Smaller ones, and those that
+            synchronize on read, are placed as without this block.
 
     JAX equivalent: a ``NamedSharding`` over the data axis, and ``jax.lax.all_gather`` at each use.
 
@@ -44,7 +44,7 @@ class FullySharded:
     def __init__(self, min_size: int = MIN_SIZE) -> None:
         if min_size < 1:
             raise InvalidArgumentError(
-                f"min_size is a number of elements, 1 or more, got {min_size}."
+                f"min_size must be a number of elements, at least 1, got {min_size}."
             )
         self.min_size = min_size
 
@@ -68,13 +68,13 @@ _stack = _Stack()
 
 
 def current_placement() -> FullySharded | None:
-    """Returns the innermost block of this thread that says how variables are placed."""
+    """Returns this thread's innermost ``FullySharded`` block, if any."""
     return _stack.placements[-1] if _stack.placements else None
 
 
 @contextlib.contextmanager
 def placing(placement: FullySharded | None) -> Iterator[None]:
-    """Places variables as another block says, or for ``None`` as the strategy does."""
+    """Places the variables of the block as ``placement`` does, or for ``None`` as the strategy does."""
     _stack.placements.append(placement)
     try:
         yield

@@ -1,4 +1,4 @@
-"""``FullyShardedVariable``: each replica holds a part, and sees the whole when it reads it."""
+"""``FullyShardedVariable``: each replica stores one shard and gathers the full value when it reads it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,41 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.dispatch_queue import LAUNCH_LOCK, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import SpmdPerReplica
-from stratagem._src.variables import access as state
-from stratagem._src.variables import updates
-from stratagem._src.variables.atomicity import STORAGE_LOCK, admitted, change
+from stratagem._src.variables import frames, updates
 from stratagem._src.variables.distributed_variable import AggregatingVariable
-from stratagem._src.variables.shard_layout import Parts
+from stratagem._src.variables.locking import STORAGE_LOCK, call_when_free, change
+from stratagem._src.variables.shard_layout import ShardLayout
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 
-__all__ = ["FullyShardedVariable", "InParts"]
+__all__ = ["FullyShardedVariable", "ShardedOperand"]
 
 
 @dataclass(frozen=True, slots=True)
-class InParts:
-    """An operand in the form that programs have the value: a replica's part, or all parts together."""
+class ShardedOperand:
+    """An operand with the variable's sharding: a replica's shard, or the global array of all shards."""
 
     array: Any
 
 
 class FullyShardedVariable(AggregatingVariable):
-    """A variable of which each replica holds a part; reading it gathers the whole.
+    """A variable that is sharded over the replicas (FSDP, ZeRO-3); reading it all-gathers the full value.
 
-    Made by ``Variable(...)`` in a ``FullySharded`` block. To the code that uses it, it is a mirrored
-    variable: the same value everywhere, the same updates. In a compiled step the whole is there from
-    where it is read to where it is used last, gradients are scattered as they are summed, and updates
-    touch the parts only.
+    ``Variable(...)`` creates one in a ``FullySharded`` block. Code uses it like a mirrored variable: it has
+    the same value in every replica and the same updates. In a compiled step the full value exists from its
+    read to its last use, gradients are reduce-scattered, and updates touch only the shards.
 
-    ``variable[i]``, with one whole number, gathers row ``i`` alone where rows are divided, as those of an
-    array with three dims or more usually are: so a ``lax.scan`` over a stack of layers has one of them at
-    a time.
+    ``variable[i]`` with one integer gathers only row ``i`` if rows are sharded, which is usual for arrays
+    with three dims or more: so a ``lax.scan`` over a stack of layers holds one layer at a time.
 
-    JAX equivalent: an array with a ``NamedSharding`` over the axis of the replicas.
+    JAX equivalent: an array with a ``NamedSharding`` over the replica axis.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -60,61 +58,61 @@ class FullyShardedVariable(AggregatingVariable):
 
     __slots__ = ()
 
-    made_of_array = None
+    cached_attribute = None
 
     @property
-    def parts(self) -> Parts:
-        """How the value is divided."""
-        return Parts.of(tuple(dim or 0 for dim in self._shape), self.group.size)
+    def shard_layout(self) -> ShardLayout:
+        """How the value is sharded."""
+        return ShardLayout.of(tuple(dim or 0 for dim in self._shape), self.group.size)
 
     # --- storage ----------------------------------------------------------------------------------
 
-    def initialize(self, value: Any) -> None:
-        """Stores the first value: the leader's, where there are several processes."""
+    def initialize(self, value: ArrayLike) -> None:
+        """Stores the initial value; with several processes, the leader's."""
         runtime = self._strategy.extended
         expected = runtime.expected_value(value, self._name)
         first = runtime.leader_value(value, self._name) if expected is None else expected
         super().initialize(first)
         runtime.note_created(self, self.group.local_view(first))
 
-    def place(self, value: Any) -> Any:
-        """Returns a whole value as its parts, each on its replica's device."""
-        parts = self.parts
-        return self.group.divide_along(parts.padded(self.group.local_view(value)), parts.dim)
+    def place(self, value: ArrayLike) -> Any:
+        """Returns the full value as a global array with each shard on its replica's device."""
+        layout = self.shard_layout
+        return self.group.shard_along(layout.pad(self.group.local_view(value)), layout.dim)
 
     @property
-    def split_in_program(self) -> int | None:
-        """Along which dim of the array in a program each replica has a block."""
-        return self.parts.dim
+    def program_shard_dim(self) -> int | None:
+        """The dim of a program's array that is sharded over the replicas."""
+        return self.shard_layout.dim
 
     @property
     def program_shape(self) -> tuple[int, ...]:
-        """Shape of all parts together."""
-        return self.parts.stored_shape
+        """Shape of the global array of all shards."""
+        return self.shard_layout.padded_shape
 
     @property
     def replica_shape(self) -> tuple[int, ...]:
-        """Shape of one part."""
-        return self.parts.part_shape
+        """Shape of one shard."""
+        return self.shard_layout.shard_shape
 
-    def program_value(self, value: Any) -> Any:
-        """Returns a whole value as all parts together."""
-        return self.parts.padded(value)
+    def program_value(self, value: ArrayLike) -> Any:
+        """Returns the full value as the global array of all shards."""
+        return self.shard_layout.pad(value)
 
-    def replica_value(self, value: Any) -> Any:
-        """Returns a whole value as a replica's part."""
-        return self.parts.own(value)
+    def replica_value(self, value: ArrayLike) -> Any:
+        """Returns a replica's shard of the full value."""
+        return self.shard_layout.local_shard(value)
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array is the whole value: no."""
+        """Returns ``False``: the stored array is the shards, not the full value."""
         return False
 
     def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array goes in and out of a program as it is: yes."""
+        """Returns ``True``: programs take and return the stored array."""
         return True
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
-        """Returns all parts together."""
+        """Returns the global array of all shards."""
         array = self._stored()
         return jnp.copy(array) if donate and self._shared else array
 
@@ -122,151 +120,156 @@ class FullyShardedVariable(AggregatingVariable):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The whole value, once on each replica's device."""
-        frame = state.current_frame()
+        """The full value, once on each replica's device."""
+        frame = frames.current_frame()
         if frame is not None and not frame.eager:
-            return (frame.whole(self),) * self.group.local_size
+            return (frame.full_value(self),) * self.group.local_size
         self._check_readable_now()
-        return self.group.shards(self.group.replicate(self._whole()))
+        return self.group.shards(self.group.replicate(self._full_value()))
 
-    def joined(self, value: Any, row: Any = None, *, in_replica: bool) -> Any:
-        """Returns the whole value, or a row of it, given what a program has.
+    def unshard(self, value: Tensor, row: ArrayLike | None = None, *, in_replica: bool) -> Any:
+        """Returns the full value, or one row of it, given a program's array.
 
         Args:
-            value: A replica's part, or all parts together.
-            row: Which row; default all.
-            in_replica: Whether it is a replica's part.
+            value: A replica's shard, or the global array of all shards.
+            row: The row's index. Default: all rows.
+            in_replica: Whether ``value`` is a replica's shard.
         """
         if in_replica:
-            return self.parts.gathered(value, row)
-        whole = self.parts.trimmed(value)
-        return whole if row is None else whole[row]
+            return self.shard_layout.all_gather(value, row)
+        full = self.shard_layout.unpad(value)
+        return full if row is None else full[row]
 
-    def taken_apart(self, whole: Any, *, in_replica: bool) -> Any:
-        """Returns what a program has, given the whole value."""
-        return self.parts.own(whole) if in_replica else self.parts.padded(whole)
+    def shard_value(self, full: ArrayLike, *, in_replica: bool) -> Any:
+        """Returns a program's array, given the full value: the inverse of ``unshard``."""
+        return self.shard_layout.local_shard(full) if in_replica else self.shard_layout.pad(full)
 
-    def __getitem__(self, key: Any) -> Any:
-        frame = state.current_frame()
-        if frame is None or frame.eager or not _is_one_number(key):
+    def __getitem__(self, key: ArrayLike) -> Any:
+        frame = frames.current_frame()
+        if frame is None or frame.eager or not _is_integer_scalar(key):
             return super().__getitem__(key)
         self.check_own_replica()
-        if state.records():
+        if frames.records():
             recorded = self._recorded(frame, key)
             return super().__getitem__(key) if recorded is None else recorded
-        return frame.whole(self, key)
+        return frame.full_value(self, key)
 
     def _value(self) -> Any:
-        frame = state.current_frame()
+        frame = frames.current_frame()
         recorded = None
-        if frame is not None and state.records():
+        if frame is not None and frames.records():
             self.check_own_replica()
             recorded = self._recorded(frame)
         return super()._value() if recorded is None else recorded
 
-    def _recorded(self, frame: state.StateFrame, row: Any = None) -> Any | None:
-        """Returns the whole value, or a row, for tapes that watch the variable; ``None`` if none does.
+    def _recorded(self, frame: frames.StateFrame, row: ArrayLike | None = None) -> Any | None:
+        """Returns the full value, or one row, for tapes that watch the variable; ``None`` if none does.
 
-        In a replica, as ``value_and_grad`` has it: the gradient of the part is summed over the replicas
-        and scattered where the value is gathered, that of the tap is the replica's own.
+        As in ``value_and_grad``, a tape may need either of two gradients. The gradient of the shard is
+        reduce-scattered over the replicas where the value is gathered. The gradient of the tap, zeros of
+        the full shape, is the replica's own.
         """
-        if not (frame.spmd and frame.in_parts):
+        if not (frame.spmd and frame.holds_shards):
             return None
-        part = frame.read(self)
-        with frame.around():
+        shard = frame.read(self)
+        with frame.in_own_trace():
             tap = jnp.zeros(tuple(dim or 0 for dim in self._shape), self._dtype)
-        pair = state.noted_parts(self, part, tap)
-        return None if pair is None else self.parts.tapped(*pair, row)
+        pair = frames.record_shard_read(self, shard, tap)
+        return None if pair is None else self.shard_layout.all_gather_with_tap(*pair, row)
 
     def _current_value(self) -> Any:
         self.check_own_replica()
-        frame = state.current_frame()
-        return super()._current_value() if frame is None else frame.whole(self)
+        frame = frames.current_frame()
+        return super()._current_value() if frame is None else frame.full_value(self)
 
     def _eager_value(self) -> Any:
         replica = self.check_own_replica()
         if replica is None or replica.replica_index is None:
-            return self.group.local_view(self.group.replicate(self._whole()))
+            return self.group.local_view(self.group.replicate(self._full_value()))
         if not self.group.spans_processes:
-            return self._whole(self.group.local_devices[replica.replica_index])
+            return self._full_value(self.group.local_devices[replica.replica_index])
         return replica.merge_per_replica(
-            f"read of {self.name!r}", lambda *_: self.group.local_view(self._whole()), ()
+            f"read of {self.name!r}", lambda *_: self.group.local_view(self._full_value()), ()
         )
 
-    def _whole(self, device: jax.Device | None = None) -> Any:
-        """Returns the whole value on a device of this process; of several processes all must ask."""
+    def _full_value(self, device: jax.Device | None = None) -> Any:
+        """Returns the full value on a local device; with several processes a collective of all of them."""
         return evaluate_now(lambda: self._gather(device))
 
     def _gather(self, device: jax.Device | None) -> Any:
-        parts, group = self.parts, self.group
+        layout, group = self.shard_layout, self.group
         if group.spans_processes:
-            program = _gathering(parts, group)
-            [whole] = launch(program, (self.snapshot(),), group, f"read of {self.name!r}")
-            return whole
+            program = _unshard_program(layout, group)
+            [full] = launch(program, (self.snapshot(),), group, f"read of {self.name!r}")
+            return full
         home = group.local_devices[0] if device is None else device
-        # Until they are copied: nobody is told to keep these blocks, which a step may overwrite.
+        # Under the lock until the blocks are copied: they are not marked as shared, so a step that donates
+        # the stored array may overwrite them.
         with STORAGE_LOCK:
             blocks = [jax.device_put(block, home) for block in group.shards(self._stored())]
-            return parts.trimmed(jnp.concatenate(blocks, axis=parts.dim))
+            return layout.unpad(jnp.concatenate(blocks, axis=layout.dim))
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Returns the value as a NumPy array, without making it whole on a device."""
-        if state.current_frame() is not None:
+        """Returns the value as a NumPy array, without gathering it on a device."""
+        if frames.current_frame() is not None:
             return super().numpy()
         self.check_own_replica()
         self._check_readable_now()
         return np.array(self.value_on_host())
 
     def value_on_host(self) -> np.ndarray[Any, Any]:
-        """Returns the present value, without making it whole on a device of this process."""
+        """Returns the current value, without gathering it on a device of this process."""
         if self.group.spans_processes:
             return super().value_on_host()
         with STORAGE_LOCK:
             blocks = [np.asarray(block) for block in self.group.shards(self._stored())]
-            whole = np.concatenate(blocks, axis=self.parts.dim)
-        return whole[tuple(slice(size) for size in self.parts.shape)]
+            padded = np.concatenate(blocks, axis=self.shard_layout.dim)
+        return padded[tuple(slice(size) for size in self.shard_layout.shape)]
 
     def __repr__(self) -> str:
-        if self.group.spans_processes:  # reading it takes all of them
+        if self.group.spans_processes:  # a read is a collective of all processes
             return f"<sg.Variable '{self._name}:0' shape={self._shape} dtype={self.dtype.name}>"
         return super().__repr__()
 
     # --- updating ---------------------------------------------------------------------------------
 
-    def _update(self, update: Update, operand: Any) -> Self:
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
         if not update.reducible:
             self._check_reducible(update, "of a mirrored or fully sharded variable")
         return super()._update(update, operand)
 
-    def apply(self, update: Update, operand: Any) -> None:
-        """Replaces the value by the update of it, here and now."""
-        frame = state.current_frame()
+    def apply(self, update: Update, operand: ArrayLike) -> None:
+        """Applies the update to the value now."""
+        frame = frames.current_frame()
         if frame is None:
-            self.check_not_tracing(operand.array if isinstance(operand, InParts) else operand)
+            self.check_not_tracing(
+                operand.array if isinstance(operand, ShardedOperand) else operand
+            )
             if update.sparse and self.group.spans_processes:
-                # It gathers the whole by a program: the lock for that comes first, and waiting for other
-                # calls before both.
-                admitted([self], lambda: self._replace_in_turn(update, operand))
+                # The update gathers the full value with a program. Lock order (see locking.py): wait for
+                # other calls, then LAUNCH_LOCK, then STORAGE_LOCK.
+                call_when_free([self], lambda: self._replace_in_turn(update, operand))
             else:
                 change(self, lambda: self._replace(update, operand))
-        elif not frame.in_parts:
+        elif not frame.holds_shards:
             super().apply(update, operand)
         else:
             frame.check_writable(self)
             frame.write(self, self._updated_in(frame, update, operand))
 
-    def _replace_in_turn(self, update: Update, operand: Any) -> None:
+    def _replace_in_turn(self, update: Update, operand: ArrayLike) -> None:
         with LAUNCH_LOCK:
             change(self, lambda: self._replace(update, operand))
 
-    def _replace(self, update: Update, operand: Any) -> None:
+    def _replace(self, update: Update, operand: ArrayLike) -> None:
         self.store(self._updated(update, operand), shared=update is updates.ASSIGN)
 
-    def _updated(self, update: Update, operand: Any) -> Any:
-        if isinstance(operand, InParts):
+    def _updated(self, update: Update, operand: ArrayLike) -> Any:
+        if isinstance(operand, ShardedOperand):
             placed = operand.array
         elif update.sparse:
-            local = jax.tree.map(self.group.local_view, (self._whole(), operand))
+            # A shard may not hold the rows: update the full value and shard the result.
+            local = jax.tree.map(self.group.local_view, (self._full_value(), operand))
             return self.place(update.apply(*jax.device_put(local, local[0].sharding)))
         else:
             placed = self.place(operand)
@@ -274,35 +277,40 @@ class FullyShardedVariable(AggregatingVariable):
             return placed
         return _map_blocks(update.apply, self._stored(), placed)
 
-    def _updated_in(self, frame: state.StateFrame, update: Update, operand: Any) -> Any:
+    def _updated_in(self, frame: frames.StateFrame, update: Update, operand: ArrayLike) -> Any:
         if update.sparse:
-            new = update.apply(frame.whole(self), operand)
-            return self.taken_apart(new, in_replica=frame.spmd)
-        if not isinstance(operand, InParts):
-            operand = InParts(self.taken_apart(operand, in_replica=frame.spmd))
+            new = update.apply(frame.full_value(self), operand)
+            return self.shard_value(new, in_replica=frame.spmd)
+        if not isinstance(operand, ShardedOperand):
+            operand = ShardedOperand(self.shard_value(operand, in_replica=frame.spmd))
         return update.apply(frame.read(self), operand.array)
 
-    def _aggregate(self, value: Any) -> Any:
-        reduce_op, frame = self._aggregation.reduce_op, state.current_frame()
+    def _aggregate(self, value: ArrayLike) -> Any:
+        reduce_op, frame = self._aggregation.reduce_op, frames.current_frame()
         adds = reduce_op in (ReduceOp.SUM, ReduceOp.MEAN)
-        if frame is None or not frame.in_parts or not isinstance(value, SpmdPerReplica) or not adds:
+        if (
+            frame is None
+            or not frame.holds_shards
+            or not isinstance(value, SpmdPerReplica)
+            or not adds
+        ):
             return super()._aggregate(value)
-        total = frame.known_sum(value.local)
+        total = frame.reduced_shard(value.local)
         if total is None:
-            total = self.parts.summed(value.local)
-        return InParts(total if reduce_op is ReduceOp.SUM else total / self.group.size)
+            total = self.shard_layout.reduce_scatter(value.local)
+        return ShardedOperand(total if reduce_op is ReduceOp.SUM else total / self.group.size)
 
 
 @functools.cache
-def _gathering(parts: Parts, group: ReplicaGroup) -> Any:
-    """Returns a program that makes the parts of several processes whole in each of them."""
-    return jax.jit(lambda stored: [parts.trimmed(stored)], out_shardings=group.replicated)
+def _unshard_program(layout: ShardLayout, group: ReplicaGroup) -> Any:
+    """Returns a program that gathers the shards of several processes into the full value in each."""
+    return jax.jit(lambda stored: [layout.unpad(stored)], out_shardings=group.replicated)
 
 
-when_backend_ends(_gathering.cache_clear)
+when_backend_ends(_unshard_program.cache_clear)
 
 
-def _is_one_number(key: Any) -> bool:
+def _is_integer_scalar(key: ArrayLike) -> bool:
     if isinstance(key, (bool, np.bool_)):
         return False
     if isinstance(key, (int, np.integer)):
@@ -312,7 +320,7 @@ def _is_one_number(key: Any) -> bool:
 
 
 def _map_blocks(fn: Callable[..., Any], *arrays: jax.Array) -> jax.Array:
-    """Returns ``fn`` of the blocks of arrays that lie in the same way, block by block."""
+    """Applies ``fn`` shard by shard to arrays with the same sharding, without communication."""
     blocks = zip(*([shard.data for shard in addressable_shards(a)] for a in arrays), strict=True)
     first = arrays[0]
     return jax.make_array_from_single_device_arrays(

@@ -1,4 +1,4 @@
-"""The array that a variable begins with."""
+"""The initial value of a variable: validation, conversion and a private copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 from stratagem._src.core.errors import NotAnArrayError, VariableError
 from stratagem._src.core.int64_guard import check_fits
 from stratagem._src.core.masked_arrays import check_not_masked
-from stratagem._src.data.plan.aligned import copy_of
+from stratagem._src.core.types import ArrayLike, DTypeLike
+from stratagem._src.data.plan.aligned_arrays import copy_of
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import ArrayOperators, array_of
@@ -21,16 +22,16 @@ from stratagem._src.variables.operands import kind_of
 __all__ = ["initial_array"]
 
 
-def initial_array(value: Any, dtype: Any) -> Any:
-    """Returns the first value of a variable, whose memory nobody else changes.
+def initial_array(value: ArrayLike, dtype: DTypeLike) -> Any:
+    """Returns the initial value of a variable as an array that shares no memory with the caller.
 
     Args:
         value: An array, a number, a variable, or a function that returns one.
         dtype: The element type; ``None`` for that of the value.
 
     Raises:
-        NotAnArrayError: If it is a value for each replica.
-        VariableError: If there is none.
+        NotAnArrayError: If it is a per-replica value.
+        VariableError: If it is ``None`` or not numeric.
         InvalidArgumentError: If its numbers do not fit the dtype, or it has a mask.
     """
     if callable(value) and not isinstance(value, ArrayOperators):
@@ -56,7 +57,8 @@ def initial_array(value: Any, dtype: Any) -> Any:
     return value.astype(dtype) if is_tracer(value) else _concrete(value, dtype)
 
 
-def _concrete(value: Any, dtype: Any) -> jax.Array:
-    # NumPy's memory may be changed by its owner later. JAX's own copy is made after it has returned.
+def _concrete(value: ArrayLike, dtype: DTypeLike) -> jax.Array:
+    # Copy NumPy arrays here: the caller may change their memory later, and JAX may read it after
+    # jnp.asarray has returned.
     own = copy_of(value) if isinstance(value, np.ndarray) else value
     return evaluate_now(lambda: jnp.asarray(own, dtype))

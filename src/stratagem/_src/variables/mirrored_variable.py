@@ -1,4 +1,4 @@
-"""``MirroredVariable``: a copy on every replica, always equal."""
+"""``MirroredVariable``: a variable with an equal copy on every replica."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.variables import access as state
-from stratagem._src.variables import updates
-from stratagem._src.variables.atomicity import STORAGE_LOCK, change
+from stratagem._src.variables import frames, updates
 from stratagem._src.variables.distributed_variable import AggregatingVariable
+from stratagem._src.variables.locking import STORAGE_LOCK, change
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 
@@ -21,7 +21,7 @@ __all__ = ["MirroredVariable"]
 class MirroredVariable(AggregatingVariable):
     """A variable with a copy on every replica; every update reaches all of them.
 
-    Made by ``Variable(...)`` in the scope of a ``MirroredStrategy``.
+    ``Variable(...)`` creates one in the scope of a ``MirroredStrategy``.
 
     JAX equivalent: an array with a replicated ``NamedSharding``.
 
@@ -38,12 +38,12 @@ class MirroredVariable(AggregatingVariable):
 
     __slots__ = ()
 
-    made_of_array = None
+    cached_attribute = None
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The copies, each on its own device."""
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is not None and not frame.eager:
             return (frame.read(self),) * self.group.local_size
         self._check_readable_now()
@@ -54,7 +54,7 @@ class MirroredVariable(AggregatingVariable):
             self._shared = True
             return self.group.shards(self._stored())
 
-    def place(self, value: Any) -> Any:
+    def place(self, value: ArrayLike) -> Any:
         """Returns ``value`` with a copy on every device."""
         return jax.tree.map(self.group.replicate, value)
 
@@ -66,8 +66,8 @@ class MirroredVariable(AggregatingVariable):
             self._shared = True
             return self.group.local_view(self._stored())
 
-    def initialize(self, value: Any) -> None:
-        """Stores the first value: the leader's, where there are several processes."""
+    def initialize(self, value: ArrayLike) -> None:
+        """Stores the initial value; with several processes, the leader's."""
         runtime = self._strategy.extended
         expected = runtime.expected_value(value, self._name)
         super().initialize(
@@ -75,14 +75,14 @@ class MirroredVariable(AggregatingVariable):
         )
         runtime.note_created(self, self._array)
 
-    def _update(self, update: Update, operand: Any) -> Self:
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
         if not update.reducible and self.group.size > 1:
             self._check_reducible(update, "of a mirrored variable")
         return super()._update(update, operand)
 
-    def apply(self, update: Update, operand: Any) -> None:
-        """Replaces the value by the update of it, here and now."""
-        if state.current_frame() is not None or not self.group.spans_processes:
+    def apply(self, update: Update, operand: ArrayLike) -> None:
+        """Applies the update to the value now."""
+        if frames.current_frame() is not None or not self.group.spans_processes:
             super().apply(update, operand)
             return
         self.check_not_tracing(operand)
@@ -95,11 +95,11 @@ class MirroredVariable(AggregatingVariable):
         change(self, replace)
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether a program's result is stored as it is: yes."""
+        """Returns ``True``: a program's result is stored without conversion."""
         return True
 
     def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array goes in and out of a program as it is: yes."""
+        """Returns ``True``: programs take and return the stored array."""
         return True
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
@@ -111,7 +111,7 @@ class MirroredVariable(AggregatingVariable):
         return self._describe_components("MirroredVariable")
 
 
-def _together(arrays: Any) -> Any:
+def _together(arrays: PyTree) -> Any:
     """Returns a structure of arrays on the device of the first."""
     return jax.device_put(arrays, arrays[0].sharding)
 

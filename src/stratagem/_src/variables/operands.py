@@ -1,4 +1,4 @@
-"""What a variable may be updated with."""
+"""Validation of operands of variable updates: type, shape, range and indices."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from stratagem._src.core.errors import (
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.int64_guard import fits
 from stratagem._src.core.masked_arrays import check_not_masked
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.per_replica import PerReplica
@@ -25,7 +26,7 @@ from stratagem._src.variables.updates import Update
 __all__ = ["checked_operand", "kind_of"]
 
 
-def checked_operand(variable: Any, update: Update, operand: Any) -> Any:
+def checked_operand(variable: Any, update: Update, operand: ArrayLike) -> Any:
     """Returns ``operand`` as arrays of the variable's dtype, checked against its shape.
 
     Raises:
@@ -48,7 +49,7 @@ def checked_operand(variable: Any, update: Update, operand: Any) -> Any:
     return value
 
 
-def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
+def _check_slices(variable: Any, update: Update, operand: ArrayLike) -> IndexedSlices:
     if not isinstance(operand, IndexedSlices):
         raise OperandTypeError(
             f"{update.name}() of {variable.name!r} takes an IndexedSlices(values, indices), got "
@@ -77,7 +78,7 @@ def _check_slices(variable: Any, update: Update, operand: Any) -> IndexedSlices:
     return IndexedSlices(values, indices, operand.dense_shape)
 
 
-def _cast(variable: Any, update: Update, operand: Any) -> Any:
+def _cast(variable: Any, update: Update, operand: ArrayLike) -> Any:
     check_not_masked(operand)
     operand = array_of(operand)
     if isinstance(operand, PerReplica):
@@ -93,18 +94,18 @@ def _cast(variable: Any, update: Update, operand: Any) -> Any:
     if kind_of(source) > kind_of(variable.dtype):
         raise OperandTypeError(
             f"{update.name}() of {variable.name!r} needs {variable.dtype.name}, got {source.name}, which "
-            "would lose information. Cast it with .astype(...) if that is meant."
+            "would lose information. Cast it with .astype(...) if that is intended."
         )
     _check_range(variable, update, value)
     return value.astype(variable.dtype)
 
 
-def _check_range(variable: Any, update: Update, value: Any) -> None:
-    """Checks that whole numbers survive the cast to a narrower type."""
-    both_whole = jnp.issubdtype(value.dtype, jnp.integer) and jnp.issubdtype(
+def _check_range(variable: Any, update: Update, value: ArrayLike) -> None:
+    """Checks that integers fit the variable's narrower type."""
+    both_integer = jnp.issubdtype(value.dtype, jnp.integer) and jnp.issubdtype(
         variable.dtype, jnp.integer
     )
-    if not both_whole or np.can_cast(value.dtype, variable.dtype):
+    if not both_integer or np.can_cast(value.dtype, variable.dtype):
         return
     known = isinstance(value, np.ndarray)
     if known and fits(value, variable.dtype):
@@ -112,12 +113,12 @@ def _check_range(variable: Any, update: Update, value: Any) -> None:
     raise VariableError(
         f"{update.name}() of {variable.name!r} needs {variable.dtype.name}, got {value.dtype.name}"
         f"{f' values from {value.min()} to {value.max()}' if known else ''}, which may not fit. "
-        "Cast it with .astype(...) if that is meant."
+        "Cast it with .astype(...) if that is intended."
     )
 
 
 def kind_of(dtype: np.dtype[Any]) -> int:
-    """Returns the rank of a dtype among booleans, whole, real and complex numbers."""
+    """Returns the rank of a dtype: 0 for boolean, 1 for integer, 2 for floating point, 3 for complex."""
     for rank, family in enumerate((jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)):
         if jnp.issubdtype(dtype, family):
             return rank

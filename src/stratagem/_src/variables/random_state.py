@@ -1,8 +1,8 @@
-"""``RandomState``: a variable that random numbers are drawn from, the same way in every replica.
+"""``RandomState``: the variable behind stateful random numbers.
 
-It holds a key of ``threefry2x32`` and how often has been drawn. A draw makes a key of both, and of the
-replica's number where there are several, so that each draw, step and replica has numbers of its own. In a
-compiled function it is an input and an output of the program, as every variable is.
+It holds a ``threefry2x32`` key and a counter of draws. A draw folds the counter into the key, and the
+replica index too if there are several replicas, so that each draw, step and replica gets its own numbers.
+Like every variable, it is an input and an output of a compiled program.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy import context
-from stratagem._src.variables import access as state
-from stratagem._src.variables.atomicity import change
+from stratagem._src.variables import frames
+from stratagem._src.variables.locking import change
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable, _register
 
@@ -30,36 +31,36 @@ _NAME = "random_state"
 class RandomState(Variable):
     """The state of a stream of random numbers: ``[key, key, count, count // 2**32]`` as ``uint32``.
 
-    It belongs to no strategy and is the same in all replicas: each of them counts alike.
+    It does not belong to a strategy. All replicas count alike, so it stays equal in all of them.
     """
 
     __slots__ = ()
 
     @classmethod
-    def create(cls, value: Any) -> Self:
-        """Returns a state with a known value, also while a function is traced."""
+    def create(cls, value: ArrayLike) -> Self:
+        """Returns a state with a concrete value, even while a function is traced."""
         value = np.asarray(value, np.uint32)
-        # Not a variable of the function that is traced, and on no replica's device.
-        with state.outside_of_frames(), jax.core.eval_context(), jax.default_device(None):
+        # Outside of the trace: it is not a variable of the traced function, nor on a replica's device.
+        with frames.outside_of_frames(), jax.core.eval_context(), jax.default_device(None):
             made: Self = type.__call__(cls, value, trainable=False, name=_NAME)
         return made
 
     @classmethod
-    def of_key(cls, key: Any) -> Self:
-        """Returns the state of a stream that begins with a key, two whole numbers."""
+    def of_key(cls, key: ArrayLike) -> Self:
+        """Returns the state of a stream that starts with a key, two integers."""
         return cls.create([*np.asarray(key, np.uint32), 0, 0])
 
     def next_key(self) -> Any:
-        """Returns a key that no other draw gets, and counts the draw.
+        """Returns a unique key and increments the counter of draws.
 
         Raises:
-            ContextError: Inside a transformation of JAX, which calls a function once for all of its runs.
+            ContextError: Inside a JAX transformation, which traces a function once for all of its runs.
         """
         replica = context.get_replica_context()
         number = None
         if replica is not None and replica.num_replicas_in_sync > 1:
             number = replica.replica_id_in_sync_group
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             if not frame.is_innermost_trace():
                 raise _no_state_here()
@@ -75,24 +76,24 @@ class RandomState(Variable):
             return change(self, functools.partial(self._advance, number))
         group, index = replica.strategy.replica_group, replica.replica_index
         if number is not None:
-            # The replica has it as an array on its own device, where the state is not.
+            # The replica's index is an array on its own device; the state is elsewhere.
             number = np.int32(group.first_local + index)
         key = change(self, functools.partial(self._advance, number))
         return jax.device_put(key, group.local_devices[index])
 
-    def _advance(self, number: Any) -> Any:
+    def _advance(self, number: ArrayLike) -> Any:
         key, after = _draw(self._stored(), number)
         self.store(after)
         return key
 
-    def _update(self, update: Update, operand: Any) -> Self:
-        # The replicas give it equal values: they need not do so in turn.
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
+        # All replicas assign the same value: no need to apply their updates one by one.
         self.apply(update, self.check_operand(update, operand))
         return self
 
 
 @functools.partial(jax.jit, inline=True)
-def _draw(value: Any, replica: Any) -> tuple[Any, Any]:
+def _draw(value: ArrayLike, replica: Any) -> tuple[Any, Any]:
     """Returns a key, and the state after it was drawn."""
     low, high = value[2], value[3]
     key = jax.random.wrap_key_data(value[:2], impl=ALGORITHM)
@@ -108,7 +109,7 @@ def _no_state_here() -> ContextError:
     return ContextError(
         "Random numbers with a state (tf.random.normal, tf.random.Generator, tf.nn.dropout, ...) cannot be "
         "drawn inside a JAX transformation (jax.jit, jax.vmap, lax.scan, tf.while_loop, tf.map_fn, ...), "
-        "which calls the function once for all of its runs. Draw them outside and pass them in, use "
+        "which traces the function once for all of its runs. Draw them outside and pass them in, use "
         "tf.random.stateless_* with another seed for each run, or stratagem.function in place of jax.jit."
     )
 

@@ -1,4 +1,4 @@
-"""Several reads or updates of variables that other processes hold, in one go."""
+"""Batched reads and updates of remote variables: one message to each process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.variables.remotely_held_variable import (
-    RemotelyHeldVariable,
+from stratagem._src.variables.base_remote_variable import (
+    BaseRemoteVariable,
     RemoteStorage,
     operand_arrays,
 )
@@ -17,11 +17,11 @@ from stratagem._src.variables.updates import Update
 __all__ = ["fetch", "send"]
 
 
-def fetch(reads: Sequence[tuple[RemotelyHeldVariable, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Returns variables' values, or rows of them, with one message to each process that holds any.
+def fetch(reads: Sequence[tuple[BaseRemoteVariable, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Fetches values of variables, or rows of them, with one message to each process.
 
     Args:
-        reads: Pairs of a variable and the rows' numbers, of any shape, or ``None`` for all of it.
+        reads: Pairs of a variable and row indices of any shape, or ``None`` for the full value.
     """
     requests = _Batches()
     asked = []
@@ -38,11 +38,11 @@ def fetch(reads: Sequence[tuple[RemotelyHeldVariable, Any]]) -> list[np.ndarray[
     return values
 
 
-def send(updates: Sequence[tuple[RemotelyHeldVariable, Update, Any]]) -> None:
-    """Carries out updates, with one message to each process that holds a variable.
+def send(updates: Sequence[tuple[BaseRemoteVariable, Update, Any]]) -> None:
+    """Sends updates, with one message to each process.
 
     Args:
-        updates: The variable, what to do, and the operand: an array or a structure of arrays.
+        updates: The variable, the update, and its operand: an array or a structure of arrays.
     """
     requests = _Batches()
     for variable, update, operand in updates:
@@ -52,13 +52,13 @@ def send(updates: Sequence[tuple[RemotelyHeldVariable, Update, Any]]) -> None:
 
 
 class _Batches:
-    """Requests, sorted by where they go."""
+    """Requests grouped by destination."""
 
     def __init__(self) -> None:
         self.batches: dict[int, tuple[RemoteStorage, list[Any]]] = {}
 
     def add(self, storage: RemoteStorage, requests: list[Any]) -> tuple[int, slice]:
-        """Adds requests and returns which batch they are in, and where."""
+        """Adds requests; returns the key of their batch and their slice of it."""
         _, batch = self.batches.setdefault(id(storage), (storage, []))
         start = len(batch)
         batch.extend(requests)

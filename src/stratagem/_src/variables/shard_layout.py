@@ -1,4 +1,4 @@
-"""``Parts``: how an array is divided, so that each replica has one part of it."""
+"""``ShardLayout``: how an array is sharded, so that each replica holds one shard of it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
-__all__ = ["Parts"]
+__all__ = ["ShardLayout"]
 
 
 @dataclass(frozen=True)
-class Parts:
+class ShardLayout:
     """Equal blocks of an array along one of its dims, one for each replica.
 
-    Where the number of replicas does not divide the dim, something follows the last elements that is in no
-    value that anybody reads.
+    If the number of replicas does not divide the dim, padding follows the last elements. No read returns
+    the padding.
 
     Attributes:
-        shape: Of the whole array, which has one dim or more.
-        count: The number of replicas.
-        dim: Along which dim.
+        shape: Shape of the full array, which has one dim or more.
+        count: Number of replicas.
+        dim: The dim that is sharded.
     """
 
     shape: tuple[int, ...]
@@ -34,17 +35,18 @@ class Parts:
 
     @classmethod
     @functools.cache
-    def of(cls, shape: tuple[int, ...], count: int) -> Parts:
-        """Returns the parts along the dim that needs the least padding.
+    def of(cls, shape: tuple[int, ...], count: int) -> ShardLayout:
+        """Returns the layout along the dim that needs the least padding.
 
-        Of equals the first, which can be joined without moving elements. But an array of three dims or
-        more may be a stack, one layer of which is to be read alone: then the first comes last.
+        Ties go to the first dim, whose shards concatenate without moving elements. But an array of three
+        dims or more may be a stack of layers that are read one at a time: there the first dim comes last,
+        so that each layer is sharded.
 
-        >>> Parts.of((5, 4), 2)
-        Parts(shape=(5, 4), count=2, dim=1)
-        >>> Parts.of((5, 3), 2).part_shape
+        >>> ShardLayout.of((5, 4), 2)
+        ShardLayout(shape=(5, 4), count=2, dim=1)
+        >>> ShardLayout.of((5, 3), 2).shard_shape
         (3, 3)
-        >>> Parts.of((8, 6, 6), 2).dim
+        >>> ShardLayout.of((8, 6, 6), 2).dim
         1
         """
         dims = list(range(len(shape)))
@@ -54,85 +56,94 @@ class Parts:
         return cls(shape, count, dim)
 
     @property
-    def of_row(self) -> Parts | None:
-        """How a row of the array is divided; ``None`` where a replica has all of some rows."""
-        return Parts(self.shape[1:], self.count, self.dim - 1) if self.dim else None
+    def row_layout(self) -> ShardLayout | None:
+        """Layout of one row of the array; ``None`` if a replica holds complete rows."""
+        return ShardLayout(self.shape[1:], self.count, self.dim - 1) if self.dim else None
 
     @property
     def length(self) -> int:
-        """How long a part is in that dim."""
+        """Length of a shard along the sharded dim."""
         return -(-self.shape[self.dim] // self.count)
 
     @property
     def padding(self) -> int:
-        """Number of elements that follow the last one in that dim."""
+        """Number of padding elements along the sharded dim."""
         return -self.shape[self.dim] % self.count
 
     @property
-    def part_shape(self) -> tuple[int, ...]:
-        """The shape of a part."""
+    def shard_shape(self) -> tuple[int, ...]:
+        """Shape of one shard."""
         return (*self.shape[: self.dim], self.length, *self.shape[self.dim + 1 :])
 
     @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """The shape of all parts together."""
+    def padded_shape(self) -> tuple[int, ...]:
+        """Shape of the global array of all shards, padding included."""
         padded = self.length * self.count
         return (*self.shape[: self.dim], padded, *self.shape[self.dim + 1 :])
 
-    def padded(self, whole: Any) -> Any:
-        """Returns a whole array with what follows the last elements."""
+    def pad(self, full: ArrayLike) -> Any:
+        """Returns the full array with padding at its end."""
         if not self.padding:
-            return whole
+            return full
         widths = [(0, self.padding if dim == self.dim else 0) for dim in range(len(self.shape))]
-        return (jnp if isinstance(whole, jax.Array) else np).pad(whole, widths)
+        return (jnp if isinstance(full, jax.Array) else np).pad(full, widths)
 
-    def trimmed(self, stored: Any) -> Any:
-        """Returns all parts together as the whole array."""
+    def unpad(self, padded: Tensor) -> Any:
+        """Returns the global array of all shards without its padding: the full array."""
         if not self.padding:
-            return stored
-        return jax.lax.slice_in_dim(stored, 0, self.shape[self.dim], axis=self.dim)
+            return padded
+        return jax.lax.slice_in_dim(padded, 0, self.shape[self.dim], axis=self.dim)
 
-    # --- inside the program that all replicas run -----------------------------------------------------
+    # --- inside the program that all replicas run (shard_map over the replica axis) --------------------
 
-    def own(self, whole: Any) -> Any:
-        """Returns this replica's part."""
+    def local_shard(self, full: ArrayLike) -> Any:
+        """Returns this replica's shard of the full array."""
         start = jax.lax.axis_index(REPLICA_AXIS) * self.length
-        padded = self.padded(jnp.asarray(whole))
+        padded = self.pad(jnp.asarray(full))
         return jax.lax.dynamic_slice_in_dim(padded, start, self.length, self.dim)
 
-    def gathered(self, part: Any, row: Any = None) -> Any:
-        """Returns the whole array in each replica, given its part; or one row of it."""
+    def all_gather(self, shard: Tensor, row: ArrayLike | None = None) -> Any:
+        """Returns the full array in each replica, given its shard; or one row of it."""
         if row is not None:
-            of_row = self.of_row
-            return self.gathered(part)[row] if of_row is None else of_row.gathered(part[row])
-        stored = jax.lax.all_gather(part, REPLICA_AXIS, axis=self.dim, tiled=True)
-        return self.trimmed(stored)
+            row_layout = self.row_layout
+            return (
+                self.all_gather(shard)[row]
+                if row_layout is None
+                else row_layout.all_gather(shard[row])
+            )
+        padded = jax.lax.all_gather(shard, REPLICA_AXIS, axis=self.dim, tiled=True)
+        return self.unpad(padded)
 
-    def summed(self, whole: Any) -> Any:
-        """Returns this replica's part of the sum of what the replicas have."""
+    def reduce_scatter(self, full: ArrayLike) -> Any:
+        """Returns this replica's shard of the sum of the replicas' full arrays."""
         return jax.lax.psum_scatter(
-            self.padded(jnp.asarray(whole)), REPLICA_AXIS, scatter_dimension=self.dim, tiled=True
+            self.pad(jnp.asarray(full)), REPLICA_AXIS, scatter_dimension=self.dim, tiled=True
         )
 
-    def tapped(self, part: Any, tap: Any, row: Any = None) -> Any:
-        """Returns the same as ``gathered``, with a second gradient: that of ``tap``, this replica's alone.
+    def all_gather_with_tap(self, shard: Tensor, tap: Tensor, row: ArrayLike | None = None) -> Any:
+        """Returns what ``all_gather`` returns, with a second gradient: that of ``tap``.
 
-        The gradient of ``part`` is summed over the replicas, for that is what it means to have gathered
-        it. Whichever of the two nobody uses is not computed.
+        The gradient of ``shard`` is summed over the replicas, because the transpose of an all-gather is a
+        reduce-scatter. The gradient of ``tap`` is this replica's own, unreduced. Dead-code elimination
+        removes the one that is not used.
         """
         if row is not None:
-            of_row = self.of_row
-            if of_row is None:
-                return _tapped(self, part, tap)[row]
-            return _tapped(of_row, part[row], tap[row])
-        return _tapped(self, part, tap)
+            row_layout = self.row_layout
+            if row_layout is None:
+                return _gather_with_tap(self, shard, tap)[row]
+            return _gather_with_tap(row_layout, shard[row], tap[row])
+        return _gather_with_tap(self, shard, tap)
 
 
+# The tap is zeros of the full shape. It does not enter the value, only the tangent: so no replica adds
+# zeros to the gathered array at run time.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _tapped(parts: Parts, part: Any, tap: Any) -> Any:
-    return parts.gathered(part)
+def _gather_with_tap(layout: ShardLayout, shard: Tensor, tap: Tensor) -> Any:
+    return layout.all_gather(shard)
 
 
-@_tapped.defjvp
-def _tapped_jvp(parts: Parts, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> Any:
-    return _tapped(parts, *primals), parts.gathered(tangents[0]) + tangents[1]
+@_gather_with_tap.defjvp
+def _gather_with_tap_jvp(
+    layout: ShardLayout, primals: tuple[Any, Any], tangents: tuple[Any, Any]
+) -> Any:
+    return _gather_with_tap(layout, *primals), layout.all_gather(tangents[0]) + tangents[1]

@@ -1,4 +1,4 @@
-"""``SyncOnReadVariable``: a value of its own in each replica, combined when read."""
+"""``SyncOnReadVariable``: a separate value in each replica, aggregated when read."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import numpy as np
 
 from stratagem._src.core.errors import VariableError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
-from stratagem._src.variables import access as state
-from stratagem._src.variables import updates
-from stratagem._src.variables.atomicity import STORAGE_LOCK, change
+from stratagem._src.variables import frames, transactions, updates
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.locking import STORAGE_LOCK, change
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 from stratagem._src.variables.variable_options import VariableAggregation
 
 __all__ = ["SyncOnReadVariable", "counting_once", "counts_once"]
 
-_BYTES_TO_ADD_ON_HOST = 1 << 16
+_MAX_HOST_SUM_BYTES = 1 << 16
 
 
 class _Counting(threading.local):
@@ -39,17 +39,18 @@ _counting = _Counting()
 
 
 def counts_once() -> bool:
-    """Returns whether this thread is in a block of ``counting_once``."""
+    """Returns whether this thread is in a ``counting_once`` block."""
     return _counting.once
 
 
 @contextlib.contextmanager
 def counting_once() -> Iterator[None]:
-    """Creates ``ON_READ`` variables whose values, given outside of replicas, count once.
+    """Creates ``ON_READ`` variables whose values in cross-replica context mean the total.
 
-    The first value is the total of all replicas, and ``assign_add`` and ``assign_sub`` change the total by
-    their value. Elsewhere it is as in TensorFlow: each replica begins with the first value, so that the
-    total is a multiple of it, and the updates are refused because they could also mean each replica's part.
+    The initial value is the total of all replicas, and ``assign_add`` and ``assign_sub`` change the total
+    by their operand. Outside of this block TensorFlow's rules apply: each replica starts with the initial
+    value, so the total is a multiple of it, and such updates raise because they could also mean each
+    replica's value.
     """
     before, _counting.once = _counting.once, True
     try:
@@ -59,10 +60,10 @@ def counting_once() -> Iterator[None]:
 
 
 class SyncOnReadVariable(DistributedVariable):
-    """A variable that each replica updates for itself; reading it from outside combines them.
+    """A variable that each replica updates independently; a read in cross-replica context aggregates them.
 
-    Made by ``Variable(..., synchronization=VariableSynchronization.ON_READ)``. Use it for counters and
-    statistics, where a reduction at every update would be wasted.
+    ``Variable(..., synchronization=VariableSynchronization.ON_READ)`` creates one. Use it for counters and
+    statistics, to avoid a reduction at every update.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -74,19 +75,20 @@ class SyncOnReadVariable(DistributedVariable):
     6.0
     """
 
-    # `_parts` holds the replicas' values after eager updates, `_array` after everything else.
-    __slots__ = ("_counts_once", "_parts")
-    made_of_array = "_parts"
+    # `_array` is the global array of the replicas' values, which programs take and return. Eager updates go
+    # to `_local_arrays`, one array per local replica; if it is not None, `_array` may be out of date.
+    __slots__ = ("_counts_once", "_local_arrays")
+    cached_attribute = "_local_arrays"
 
-    def __init__(self, *args: Any, counts_once: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: PyTree, counts_once: bool = False, **kwargs: PyTree) -> None:
         self._counts_once = counts_once
         super().__init__(*args, **kwargs)
 
     # --- storage ----------------------------------------------------------------------------------
 
-    def initialize(self, value: Any) -> None:
-        """Stores the first value in each replica."""
-        self._parts: list[Any] | None = None
+    def initialize(self, value: ArrayLike) -> None:
+        """Stores the initial value in each replica."""
+        self._local_arrays: list[Any] | None = None
         runtime = self._strategy.extended
         total = runtime.expected_value(value, self._name)
         if total is not None:
@@ -94,38 +96,38 @@ class SyncOnReadVariable(DistributedVariable):
         else:
             value = runtime.leader_value(value, self._name)
             first = self.group.first_local
-            parts = self._first_parts(value)
-            self._array = self.group.join(parts[first : first + self.group.local_size])
+            components = self._initial_components(value)
+            self._array = self.group.assemble(components[first : first + self.group.local_size])
             self._shared = True
             adds_up = self._aggregation is VariableAggregation.SUM and not self._counts_once
             total = np.asarray(value) * (self.group.size if adds_up else 1)
         runtime.note_created(self, total)
 
     def _own_array(self) -> Any:
-        if self._parts is not None:
-            joined = self.group.join(self._parts)
-            self._array, self._parts, self._shared = joined, None, True
+        if self._local_arrays is not None:
+            array = self.group.assemble(self._local_arrays)
+            self._array, self._local_arrays, self._shared = array, None, True
         return super()._own_array()
 
-    def store(self, array: Any, *, shared: bool = False) -> None:
+    def store(self, array: ArrayLike, *, shared: bool = False) -> None:
         """Replaces the global array of all replicas' values."""
-        state.before_change(self)
-        # In one go: a signal handler must not find the new array with the old parts.
-        self._array, self._parts, self._shared = array, None, shared
+        transactions.before_change(self)
+        # In one statement: a signal handler must not see the new array with the old components.
+        self._array, self._local_arrays, self._shared = array, None, shared
 
     def restore_snapshot(self, content: Any) -> None:
-        """Stores again what ``snapshot`` returned."""
+        """Stores the content that ``snapshot`` returned."""
         with STORAGE_LOCK:
-            self._array, self._parts, self._shared = content, None, True
+            self._array, self._local_arrays, self._shared = content, None, True
 
     def stored_now(self) -> Any | None:
-        """Returns the stored array, which the next update replaces; ``None`` after an eager one."""
-        return self._array if self._parts is None else None
+        """Returns the stored global array; ``None`` after an eager update, which leaves it out of date."""
+        return self._array if self._local_arrays is None else None
 
-    def _first_parts(self, value: Any) -> list[Any]:
-        """Returns what each replica begins with, given the first value."""
+    def _initial_components(self, value: ArrayLike) -> list[Any]:
+        """Returns each replica's initial value."""
         if self._counts_once and self._aggregation is VariableAggregation.SUM:
-            # All of it in one replica, as in restore_total: equal shares would be rounded.
+            # All of it in the first replica, as in restore_total: equal shares would be rounded.
             return [value, *[jnp.zeros_like(value)] * (self.group.size - 1)]
         return [value] * self.group.size
 
@@ -136,7 +138,7 @@ class SyncOnReadVariable(DistributedVariable):
     @property
     def values(self) -> tuple[Any, ...]:
         """Each replica's value, on its own device."""
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is not None and not frame.eager:
             return self.per_replica().values
         self._check_readable_now()
@@ -147,14 +149,14 @@ class SyncOnReadVariable(DistributedVariable):
             before = self._before_others()
             if before is not None:
                 return tuple(self.group.split(before[1], self._is_scalar))
-            if self._parts is None:
-                self._parts = list(self.group.split(self._own_array(), self._is_scalar))
+            if self._local_arrays is None:
+                self._local_arrays = list(self.group.split(self._own_array(), self._is_scalar))
             self._shared = True
-            return tuple(self._parts)
+            return tuple(self._local_arrays)
 
     @property
-    def split_in_program(self) -> int | None:
-        """Along which dim of the array in a program each replica has a block: the first."""
+    def program_shard_dim(self) -> int | None:
+        """The dim of a program's array that is sharded over the replicas: the first."""
         return 0
 
     @property
@@ -162,24 +164,24 @@ class SyncOnReadVariable(DistributedVariable):
         """Shape of the global array of all replicas' values."""
         return self.group.global_shape(super().program_shape)
 
-    def program_value(self, value: Any) -> Any:
-        """Returns each replica's part of a first value."""
-        parts = [jnp.asarray(part) for part in self._first_parts(value)]
-        return jnp.stack(parts) if self._is_scalar else jnp.concatenate(parts)
+    def program_value(self, value: ArrayLike) -> Any:
+        """Returns the replicas' initial values as one global array."""
+        components = [jnp.asarray(component) for component in self._initial_components(value)]
+        return jnp.stack(components) if self._is_scalar else jnp.concatenate(components)
 
-    def replica_value(self, value: Any) -> Any:
-        """Returns the part of a first value that the replica has which a program is traced for."""
-        parts = self._first_parts(value)
-        if all(part is value for part in parts):
+    def replica_value(self, value: ArrayLike) -> Any:
+        """Returns the initial value of the replica that runs the program."""
+        components = self._initial_components(value)
+        if all(component is value for component in components):
             return value
-        return jnp.stack(parts)[jax.lax.axis_index(REPLICA_AXIS)]
+        return jnp.stack(components)[jax.lax.axis_index(REPLICA_AXIS)]
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array is one value for all: no."""
+        """Returns ``False``: the stored array holds a value for each replica."""
         return False
 
     def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array goes in and out of a program as it is: yes."""
+        """Returns ``True``: programs take and return the stored array."""
         return True
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
@@ -187,15 +189,17 @@ class SyncOnReadVariable(DistributedVariable):
         array = self._stored()
         return jnp.copy(array) if donate and self._shared else array
 
-    def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
+    def accept_from_program(
+        self, group: ReplicaGroup | None, array: ArrayLike, shared: bool
+    ) -> None:
         """Stores the global array of all replicas' values."""
-        self._array, self._parts, self._shared = array, None, shared
+        self._array, self._local_arrays, self._shared = array, None, shared
 
     # --- reading ----------------------------------------------------------------------------------
 
     def per_replica(self) -> PerReplica:
-        """Returns every replica's value, in the form that fits the present context."""
-        frame = state.current_frame()
+        """Returns every replica's value, in the form that fits the current context."""
+        frame = frames.current_frame()
         if frame is None or frame.eager:
             with STORAGE_LOCK:
                 self._shared = True
@@ -206,7 +210,7 @@ class SyncOnReadVariable(DistributedVariable):
         return PerReplica.from_global(self.group, frame.read(self), scalar=self._is_scalar)
 
     def _current_value(self) -> Any:
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is not None and (self.group.size == 1 or self.check_own_replica() is not None):
             value = frame.read(self)
             return value.reshape(self._shape) if self.group.size == 1 else value
@@ -222,7 +226,7 @@ class SyncOnReadVariable(DistributedVariable):
         if self._aggregation is VariableAggregation.NONE:
             raise VariableError(
                 f"Variable {self.name!r} (ON_READ) has aggregation NONE, so its replicas' values cannot "
-                "be read as one. Create it with aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or use "
+                "be read as one value. Create it with aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or use "
                 "strategy.experimental_local_results(variable)."
             )
         runtime = self._strategy.extended
@@ -235,33 +239,35 @@ class SyncOnReadVariable(DistributedVariable):
         return runtime.reduce_value(reduce_op, self.per_replica())
 
     def _can_add_on_host(self) -> bool:
-        """Returns whether the host has all parts at hand, so that a program would take longer."""
+        """Returns whether all values are small and in host memory, so that a program would take longer."""
         group, dtype = self.group, self._dtype
         return (
-            state.current_frame() is None
+            frames.current_frame() is None
             and group.serialize_programs
             and not group.spans_processes
-            and dtype.itemsize >= 4  # others are added up in a wider type
-            and dtype.itemsize * math.prod(self.program_shape) <= _BYTES_TO_ADD_ON_HOST
+            and dtype.itemsize >= 4  # smaller types are summed in a wider type
+            and dtype.itemsize * math.prod(self.program_shape) <= _MAX_HOST_SUM_BYTES
         )
 
     def sum_on_host(self) -> np.ndarray[Any, Any]:
-        """Returns the sum of what the replicas of this process have."""
+        """Returns the sum of this process's replicas' values."""
         with STORAGE_LOCK:
             self._shared = True
             before = self._before_others()
             array = None if before is None else before[1]
-            parts: Sequence[Any] = () if before is not None else self._parts or ()
-            if not parts:
-                parts = self.group.shards(self._own_array() if array is None else array)
+            components: Sequence[Any] = () if before is not None else self._local_arrays or ()
+            if not components:
+                components = self.group.shards(self._own_array() if array is None else array)
         shape = super().program_shape
-        return functools.reduce(np.add, [np.asarray(part).reshape(shape) for part in parts])
+        return functools.reduce(
+            np.add, [np.asarray(component).reshape(shape) for component in components]
+        )
 
     # --- updating ---------------------------------------------------------------------------------
 
-    def _update(self, update: Update, operand: Any) -> Self:
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
         replica = self.check_own_context()
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if replica is None and self.group.size > 1:
             self._update_all(update, operand)
         else:
@@ -274,59 +280,63 @@ class SyncOnReadVariable(DistributedVariable):
             else:
                 self.check_not_tracing(checked)
                 index = (replica and replica.replica_index) or 0
-                change(self, lambda: self._set_part(index, update, checked))
+                change(self, lambda: self._update_component(index, update, checked))
         return self
 
-    def _set_part(self, index: int, update: Update, operand: Any) -> None:
+    def _update_component(self, index: int, update: Update, operand: ArrayLike) -> None:
         """Updates one replica's value; the caller holds the storage lock, by ``change``."""
-        state.before_change(self)
-        parts = list(self._components())
+        transactions.before_change(self)
+        components = list(self._components())
         placed = jax.device_put(operand, self.group.local_devices[index])
-        parts[index] = update.apply(parts[index], placed)
-        self._parts = parts
+        components[index] = update.apply(components[index], placed)
+        self._local_arrays = components
 
-    def _set_parts(self, update: Update, operands: list[Any]) -> None:
+    def _update_components(self, update: Update, operands: list[Any]) -> None:
         if update is updates.ASSIGN:
-            self.store(self.group.join(operands), shared=True)
+            self.store(self.group.assemble(operands), shared=True)
             return
         for index, operand in enumerate(operands):
-            self._set_part(index, update, operand)
+            self._update_component(index, update, operand)
 
-    def _update_all(self, update: Update, operand: Any) -> None:
-        frame = state.current_frame()
+    def _update_all(self, update: Update, operand: ArrayLike) -> None:
+        frame = frames.current_frame()
         if isinstance(operand, SpmdPerReplica) and frame is not None:
             frame.check_writable(self)
             local = self.check_operand(update, operand.local)
             frame.write(self, update.apply(frame.read(self), local))
             return
         if isinstance(operand, PerReplica):
-            parts = [self.check_operand(update, part) for part in operand.values]
+            components = [self.check_operand(update, component) for component in operand.values]
         else:
             checked = self.check_operand(update, operand)
             if frame is None and self.group.on_cpu and not is_tracer(checked):
-                checked = jax.tree.map(np.asarray, checked)  # quick to divide and to place
-            parts = self._shares(update, checked)
+                checked = jax.tree.map(
+                    np.asarray, checked
+                )  # NumPy is faster to divide and to place
+            components = self._shares(update, checked)
             if frame is None:
                 first = self.group.first_local
-                parts = parts[first : first + self.group.local_size]
+                components = components[first : first + self.group.local_size]
         if frame is None:
-            self.check_not_tracing(parts)
-            change(self, lambda: self._set_parts(update, parts))
+            self.check_not_tracing(components)
+            change(self, lambda: self._update_components(update, components))
             return
         frame.check_writable(self)
         old = frame.read(self)
         if frame.spmd:
             mine = jax.tree.map(
-                lambda *of_all: jnp.stack(of_all)[jax.lax.axis_index(REPLICA_AXIS)], *parts
+                lambda *of_all: jnp.stack(of_all)[jax.lax.axis_index(REPLICA_AXIS)], *components
             )
             frame.write(self, update.apply(old, mine))
             return
         blocks = old.reshape((self.group.size, *self._shape))
-        new = jnp.stack([update.apply(blocks[i], part) for i, part in enumerate(parts)])
+        new = jnp.stack(
+            [update.apply(blocks[i], component) for i, component in enumerate(components)]
+        )
         frame.write(self, new.reshape(old.shape))
 
-    def _shares(self, update: Update, value: Any) -> list[Any]:
-        """Returns what each replica gets of a value given in cross-replica context."""
+    def _shares(self, update: Update, value: ArrayLike) -> list[Any]:
+        """Returns each replica's operand for a value given in cross-replica context."""
         size = self.group.size
         if self._aggregation is not VariableAggregation.SUM:
             return [value] * size
@@ -335,7 +345,7 @@ class SyncOnReadVariable(DistributedVariable):
         if update is not updates.ASSIGN:
             raise VariableError(
                 f"{update.name}() of {self.name!r} (ON_READ, aggregation SUM) in cross-replica context "
-                "is ambiguous: each replica's part, or their sum? Call it inside strategy.run(), or "
+                "is ambiguous: each replica's value, or their sum? Call it inside strategy.run(), or "
                 "use assign() with the new total."
             )
         if jnp.issubdtype(self._dtype, jnp.inexact):
@@ -343,16 +353,16 @@ class SyncOnReadVariable(DistributedVariable):
         share = value // size
         return [value - share * (size - 1), *[share] * (size - 1)]
 
-    def restore_total(self, value: Any) -> None:
-        """Makes the replicas' values such that reading them gives ``value``, to the last bit."""
+    def restore_total(self, value: ArrayLike) -> None:
+        """Sets the replicas' values so that a read returns exactly ``value``."""
         others = np.zeros_like(value) if self._aggregation is VariableAggregation.SUM else value
-        parts = [
+        components = [
             value if index == 0 else others
             for index in range(
                 self.group.first_local, self.group.first_local + self.group.local_size
             )
         ]
-        self.restore_snapshot(self.group.join(parts))
+        self.restore_snapshot(self.group.assemble(components))
 
     def __repr__(self) -> str:
         return self._describe_components("SyncOnReadVariable")

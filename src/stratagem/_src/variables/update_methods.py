@@ -1,10 +1,11 @@
-"""The methods by which a variable is updated, with the arguments that TensorFlow's have."""
+"""The update methods of a variable, with TensorFlow's arguments."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.variables import updates
 from stratagem._src.variables.updates import Update
 
@@ -14,17 +15,17 @@ __all__ = ["UpdateMethods"]
 class UpdateMethods:
     """Mixin: every method is an ``Update`` for ``_update``.
 
-    ``use_locking`` and ``name`` change nothing: an update is atomic in any case, and there is no graph.
+    ``use_locking`` and ``name`` are ignored: updates are always atomic, and there are no graphs.
     """
 
     __slots__ = ()
 
-    def _update(self, update: Update, operand: Any) -> Self:
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
         raise NotImplementedError
 
     def assign(
         self,
-        value: Any,
+        value: ArrayLike,
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
@@ -42,7 +43,7 @@ class UpdateMethods:
 
     def assign_add(
         self,
-        delta: Any,
+        delta: ArrayLike,
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
@@ -53,7 +54,7 @@ class UpdateMethods:
 
     def assign_sub(
         self,
-        delta: Any,
+        delta: ArrayLike,
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,

@@ -1,4 +1,4 @@
-"""The ways to change a variable: what each does with the old value and its operand."""
+"""The kinds of updates of a variable: what each computes from the old value and its operand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.types import ArrayLike
 
 __all__ = [
     "ASSIGN",
@@ -28,14 +29,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One way to change a variable.
+    """One kind of update.
 
     Attributes:
         name: The method's name.
-        apply: From the old value and the operand to the new value.
+        apply: Computes the new value from the old value and the operand.
         sparse: Whether the operand is an ``IndexedSlices``.
         reducible: Whether the operands of several replicas can be summed or averaged first.
-        body: What a server needs to carry it out where only the server can; empty otherwise.
+        body: The serialized update, if only a parameter server can apply it; else empty.
     """
 
     name: str
@@ -46,27 +47,27 @@ class Update:
 
     @property
     def server_only(self) -> bool:
-        """Whether the new value is known on the server alone."""
+        """Whether only a parameter server can compute the new value."""
         return bool(self.body)
 
 
 def update_on_server(name: str, body: bytes) -> Update:
-    """Returns an update that only a server can carry out, as an optimizer's whose state is there.
+    """Returns an update that only a parameter server can apply, such as an optimizer step with state there.
 
     Its operand is any structure of arrays.
     """
 
-    def apply(old: Any, operand: Any) -> Any:
-        raise AssertionError(f"{name} is carried out on the server")
+    def apply(old: ArrayLike, operand: ArrayLike) -> Any:
+        raise AssertionError(f"{name} is applied on the server")
 
     return Update(name, apply, body=body)
 
 
 def _scatter(name: str, method: str, *, reducible: bool = True) -> Update:
-    def apply(old: Any, slices: IndexedSlices) -> Any:
+    def apply(old: ArrayLike, slices: IndexedSlices) -> Any:
         old = jnp.asarray(old)
         rows = old.at[jnp.asarray(slices.indices)]
-        # Negative indices are out of range too, not counted from the end.
+        # Negative indices are out of range: they do not count from the end.
         new = getattr(rows, method)(slices.values, mode="drop", wrap_negative_indices=False)
         return new.astype(old.dtype)  # dividing integers gives floating point
 

@@ -16,22 +16,22 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, DTypeLike, Initializer, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
-from stratagem._src.variables import access as state
-from stratagem._src.variables import updates
-from stratagem._src.variables.atomicity import (
-    OPEN,
+from stratagem._src.variables import frames, transactions, updates
+from stratagem._src.variables.in_place_operators import InPlaceOperators
+from stratagem._src.variables.initial_array import initial_array
+from stratagem._src.variables.locking import (
+    ACTIVE_CALLS,
     STORAGE,
     STORAGE_LOCK,
     change,
+    claim,
     content_for_others,
-    use,
 )
-from stratagem._src.variables.in_place_operators import InPlaceOperators
-from stratagem._src.variables.initial_array import initial_array
 from stratagem._src.variables.operands import checked_operand
 from stratagem._src.variables.update_methods import UpdateMethods
 from stratagem._src.variables.updates import Update
@@ -43,9 +43,9 @@ __all__ = ["Variable", "create_plain_variable"]
 
 
 class _VariableType(type):
-    """Makes ``Variable(...)`` ask the current strategy which kind of variable to build."""
+    """Makes ``Variable(...)`` build the variable class of the current strategy."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: PyTree, **kwargs: PyTree) -> Any:
         if cls is not Variable:
             return super().__call__(*args, **kwargs)
         return context.get_strategy().extended.create_variable(*args, **kwargs)
@@ -61,27 +61,26 @@ class Variable(
 ):
     """An array that keeps its value between steps and can be updated.
 
-    Created in a strategy's scope it is placed as the strategy says: mirrored on every replica, on
-    one central device, on parameter servers, or with a value of its own in each replica. Created
-    elsewhere it is a plain variable on one device. It can be used wherever an array can, also in
-    ``jax.numpy`` functions.
+    The strategy in whose scope it is created places it: mirrored on every replica, on one central device,
+    on parameter servers, or with a separate value in each replica. Outside of a scope it is a plain
+    variable on one device. It works wherever an array does, including ``jax.numpy`` functions.
 
     Args:
         initial_value: Array, number, or a function without arguments that returns one.
         trainable: Whether optimizers should update it. Default: ``True``, but ``False`` for
             ``ON_READ``.
-        name: Name shown in messages. Default: its place in the first structure that
-            ``value_and_grad``, an ``Optimizer`` or a ``Checkpoint`` is given, as in ``"layer1/w"``; until
-            then ``"Variable"``.
-        dtype: Element type; default that of the initial value.
-        constraint: A function that an optimizer of yours may apply to the value after an update; kept
-            as ``variable.constraint``, and not applied by ``assign``.
-        synchronization: When the replicas' copies are brought together.
-        aggregation: How the replicas' updates (``ON_WRITE``) or copies (``ON_READ``) become one.
-        shape: The shape, if the initial value's is to be checked; all of it must be known.
+        name: Name shown in messages. Default: its path in the first structure that is passed to
+            ``value_and_grad``, an ``Optimizer`` or a ``Checkpoint``, such as ``"layer1/w"``; until then
+            ``"Variable"``.
+        dtype: Element type. Default: that of the initial value.
+        constraint: A function that your optimizer may apply to the value after an update. It is stored as
+            ``variable.constraint``; ``assign`` does not apply it.
+        synchronization: When the replicas' copies are synchronized.
+        aggregation: How the replicas' updates (``ON_WRITE``) or copies (``ON_READ``) are combined.
+        shape: Expected shape of the initial value; it must be fully defined.
 
-    Differs from tf.distribute: updating a mirrored variable with aggregation ``NONE`` in replica
-    context raises, where the copies would silently diverge. A variable's shape never changes.
+    Differs from tf.distribute: updating a mirrored variable with aggregation ``NONE`` in replica context
+    raises, because the copies would silently diverge. A variable's shape never changes.
 
     >>> import stratagem as sg
     >>> v = sg.Variable([1.0, 2.0])
@@ -91,16 +90,16 @@ class Variable(
     10.0
     """
 
-    travels = False  # replicas use the variable itself
+    travels = False  # replicas use the variable itself, not a component of it
 
     __slots__ = ("__weakref__", "_array", "_on_mesh", "_shared")
 
     def __init__(
         self,
-        initial_value: Any,
+        initial_value: Initializer,
         trainable: bool | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
     ) -> None:
@@ -116,7 +115,7 @@ class Variable(
         self._on_mesh: tuple[Any, Any] | None = None
         self._shared = False
         self._check_aggregation_of_dtype()
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             frame.create(self, value)
         elif is_tracer(value):
@@ -128,12 +127,13 @@ class Variable(
             self.initialize(value)
 
     def _check_aggregation_of_dtype(self) -> None:
-        """Raises if values of this dtype cannot be aggregated as asked; here nothing is."""
+        """Raises if the aggregation is not possible for this dtype; a plain variable aggregates nothing."""
 
-    # The attribute with what was made of the stored array and holds as long as that does, if there is one.
-    made_of_array: str | None = "_on_mesh"
+    # Name of the slot that caches something derived from the stored array, if there is one. The cache is
+    # valid as long as that array is stored.
+    cached_attribute: str | None = "_on_mesh"
 
-    # --- where it is -----------------------------------------------------------------------------
+    # --- placement -------------------------------------------------------------------------------
 
     @property
     def device(self) -> str:
@@ -151,12 +151,12 @@ class Variable(
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Returns a variable of the same kind, in the same place, with the value of this one.
+        """Returns a variable of the same class and placement with the same value.
 
         Raises:
             UnsupportedError: While a function is traced.
         """
-        if state.current_frame() is not None or under_jit():
+        if frames.current_frame() is not None or under_jit():
             raise UnsupportedError(
                 f"Variable {self.name!r} cannot be copied inside a compiled function. Copy it outside."
             )
@@ -164,7 +164,7 @@ class Variable(
         return duplicate
 
     def frozen(self) -> Self:
-        """Returns a variable with the present value, which keeps it; nothing is copied."""
+        """Returns a variable that keeps the current value; no array is copied."""
         return self._duplicate()
 
     def _duplicate(self) -> Self:
@@ -186,7 +186,7 @@ class Variable(
 
     def _describe(self, name: str, read: Callable[[], Any]) -> str:
         head = f"<sg.Variable '{name}:0' shape={self._shape} dtype={self.dtype.name}"
-        if state.current_frame() is not None or self._array is None:
+        if frames.current_frame() is not None or self._array is None:
             return f"{head}>"
         value = np.asarray(read())
         return (
@@ -203,8 +203,8 @@ class Variable(
         """Same as ``read_value``."""
         return self._value()
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
-        """Returns the rows with these numbers; of a variable on parameter servers no others move.
+    def sparse_read(self, indices: ArrayLike, name: str | None = None) -> Any:
+        """Returns the rows at ``indices``; from parameter servers only these rows are fetched.
 
         Args:
             indices: Integer array of any shape.
@@ -216,29 +216,29 @@ class Variable(
         return self._value()[jnp.asarray(operand_of(indices))]
 
     def value_on_host(self) -> np.ndarray[Any, Any]:
-        """Returns the present value as a NumPy array, also while a function is traced."""
+        """Returns the current value as a NumPy array, even while a function is traced."""
         return np.asarray(self._eager_value())
 
     def _value(self) -> Any:
-        return state.noted_read(self, self._current_value())
+        return frames.record_read(self, self._current_value())
 
     def _current_value(self) -> Any:
-        frame = state.current_frame()
+        frame = frames.current_frame()
         if frame is not None:
             return frame.read(self)
         if under_jit():
             raise ContextError(
                 f"Variable {self.name!r} is read inside jax.jit (or lax.scan, jax.vmap, ...) outside "
-                "of a stratagem.function: its present value would be compiled in as a constant. Use "
+                "of a stratagem.function: its current value would be compiled in as a constant. Use "
                 "stratagem.function in place of jax.jit, or pass the value as an argument."
             )
         return self._eager_value()
 
     # --- updating -------------------------------------------------------------------------------
 
-    def _update(self, update: Update, operand: Any) -> Self:
+    def _update(self, update: Update, operand: ArrayLike) -> Self:
         checked = self.check_operand(update, operand)
-        frame = state.current_frame()
+        frame = frames.current_frame()
         replica = context.get_replica_context()
         if frame is not None and replica is not None and replica.num_replicas_in_sync > 1:
             frame.check_writable(self)
@@ -247,9 +247,9 @@ class Variable(
             self.apply(update, checked)
         return self
 
-    def apply(self, update: Update, operand: Any) -> None:
-        """Replaces the value by the update of it, here and now."""
-        frame = state.current_frame()
+    def apply(self, update: Update, operand: ArrayLike) -> None:
+        """Applies the update to the value now."""
+        frame = frames.current_frame()
         if frame is not None:
             frame.check_writable(self)
             frame.write(self, update.apply(frame.read(self), operand))
@@ -262,11 +262,11 @@ class Variable(
 
         change(self, replace)
 
-    def commit(self, value: Any) -> None:
-        """Sets the value that ``value_and_grad`` kept back while it traced."""
+    def commit(self, value: ArrayLike) -> None:
+        """Assigns the value that ``value_and_grad`` deferred while it traced."""
         self._update(updates.ASSIGN, value)
 
-    def check_not_tracing(self, operand: Any) -> None:
+    def check_not_tracing(self, operand: ArrayLike) -> None:
         """Checks that an update outside of any state frame is not part of a JAX transformation.
 
         Raises:
@@ -275,12 +275,12 @@ class Variable(
         if any(is_tracer(leaf) for leaf in jax.tree.leaves(operand)) or under_jit():
             raise ContextError(
                 f"Variable {self.name!r} is assigned inside a JAX transformation (jax.jit, jax.grad, "
-                "lax.scan, ...), where the new value cannot leave. Use stratagem.function in place "
+                "lax.scan, ...), which the new value cannot leave. Use stratagem.function in place "
                 "of jax.jit and stratagem.value_and_grad in place of jax.value_and_grad, or assign "
                 "outside of the transformation."
             )
 
-    def check_operand(self, update: Update, operand: Any) -> Any:
+    def check_operand(self, update: Update, operand: ArrayLike) -> Any:
         """Returns ``operand`` as arrays of this variable's dtype, checked against its shape.
 
         Raises:
@@ -289,77 +289,78 @@ class Variable(
         """
         return checked_operand(self, update, operand)
 
-    def array_to_keep(self, operand: Any) -> np.ndarray[Any, Any]:
-        """Returns an operand that is no JAX array as one whose memory nobody else changes."""
-        # JAX may go on using the memory of a NumPy array that its owner changes.
+    def array_to_keep(self, operand: ArrayLike) -> np.ndarray[Any, Any]:
+        """Returns a private copy of an operand that is not a JAX array."""
+        # JAX may alias the memory of a NumPy array, which its owner may change later.
         return np.array(operand)
 
-    # --- storage: what a placement defines --------------------------------------------------------
+    # --- storage: defined by each placement -------------------------------------------------------
 
     @property
     def initialized(self) -> bool:
-        """Whether it has a first value."""
+        """Whether it has an initial value."""
         return self._array is not None
 
     @property
     def expects_value(self) -> bool:
-        """Whether it will be given another first value than its own: never."""
+        """Whether another value replaces its initial value: never for a plain variable."""
         return False
 
-    def initialize(self, value: Any) -> None:
-        """Stores the first value."""
+    def initialize(self, value: ArrayLike) -> None:
+        """Stores the initial value."""
         self._array = self.place(value)
         self._shared = True
 
-    def place(self, value: Any) -> Any:
-        """Returns ``value`` (an array or rows) as this variable stores its value."""
+    def place(self, value: ArrayLike) -> Any:
+        """Returns ``value`` (an array or rows) with this variable's placement."""
         if self._array is None:
             return jnp.asarray(value)
         return jax.device_put(value, self._array.sharding)
 
-    def store(self, array: Any, *, shared: bool = False) -> None:
-        """Replaces the stored array, noting the old one in the call's journal.
+    def store(self, array: ArrayLike, *, shared: bool = False) -> None:
+        """Replaces the stored array and records the old one in the call's journal.
 
         The caller holds the storage lock, by ``change``.
 
         Args:
             array: The new array.
-            shared: Whether someone else may hold it too.
+            shared: Whether other code may hold it too. A shared array must not be donated.
         """
-        state.before_change(self)
+        transactions.before_change(self)
         self._array, self._shared = array, shared
 
     def snapshot(self) -> Any:
-        """Returns what is stored, safe from being given away to a program."""
+        """Returns the stored content and marks it as shared, so that it is never donated to a program."""
         with STORAGE_LOCK:
             self._shared = True
             return None if self._array is None else self._stored()
 
     def restore_snapshot(self, content: Any) -> None:
-        """Stores again what ``snapshot`` returned."""
+        """Stores the content that ``snapshot`` returned."""
         with STORAGE_LOCK:
             self._array, self._shared = content, True
 
     def _stored(self) -> Any:
-        """Returns the array as the caller may see it; the caller holds the storage lock."""
-        if OPEN or STORAGE.complete is not None:
+        """Returns the array that this thread may see; the caller holds the storage lock."""
+        if ACTIVE_CALLS or STORAGE.complete is not None:
             before = self._before_others()
             if before is not None:
                 return before[1]
         return self._own_array()
 
     def _before_others(self) -> tuple[Variable, Any] | None:
-        """Returns what others may still see of the variable, if a call has changed it and goes on.
+        """Returns the value from before an active call of another thread, if that call has changed it.
 
-        A run that this thread works for has the variable for itself from here on.
+        If this thread works for an eager run, that run owns the variable from here on.
         """
         if STORAGE.complete is not None:
-            # In a signal handler: it sees all variables as they are after the step that it interrupts.
+            # This is a signal handler that interrupted a step after its launch. Store all of the step's
+            # results first, so that the handler sees every variable as it is after the step.
             STORAGE.complete()
             STORAGE.was_read = True
-        if not OPEN:
+        if not ACTIVE_CALLS:
             return None
-        use(self)
+        claim(self)
         return content_for_others(self)
 
     def _own_array(self) -> Any:
@@ -381,39 +382,40 @@ class Variable(
             )
         return array
 
-    # --- storage: what a compiled program needs ---------------------------------------------------
+    # --- storage: used by compiled programs -------------------------------------------------------
 
     @property
-    def split_in_program(self) -> int | None:
-        """Along which dim of the array in a program each replica has a block; ``None`` if all have all."""
+    def program_shard_dim(self) -> int | None:
+        """The dim of a program's array that is sharded over the replicas; ``None`` if it is replicated."""
         return None
 
     @property
     def program_shape(self) -> tuple[int, ...]:
-        """Shape of the array that goes into a program."""
+        """Shape of the array that a program takes."""
         return tuple(dim or 0 for dim in self._shape)
 
     @property
     def replica_shape(self) -> tuple[int, ...]:
-        """Shape of the array that one replica has inside a program."""
+        """Shape of one replica's array inside a program."""
         return tuple(dim or 0 for dim in self._shape)
 
-    def program_value(self, value: Any) -> Any:
-        """Returns a first value in the form that a program sees it."""
+    def program_value(self, value: ArrayLike) -> Any:
+        """Returns an initial value in the form that a program takes."""
         return value
 
-    def replica_value(self, value: Any) -> Any:
-        """Returns a first value in the form that one replica has it inside a program."""
+    def replica_value(self, value: ArrayLike) -> Any:
+        """Returns an initial value in the form that one replica has inside a program."""
         return value
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array is what a program on ``group`` returns for the value."""
+        """Returns whether a program's result on ``group`` can be stored without conversion."""
         return group is None
 
     def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array goes in and out of a program on ``group`` as it is.
+        """Returns whether a program on ``group`` takes and returns the stored array without conversion.
 
-        It does while ``made_of_array`` is ``None`` and, if it is donated, nobody else holds it.
+        That holds while the slot that ``cached_attribute`` names is ``None`` and, for donation, while the
+        array is not shared.
         """
         return group is None
 
@@ -421,8 +423,8 @@ class Variable(
         """Returns the array to pass to a program on ``group``; the caller holds the storage lock.
 
         Args:
-            group: The program's devices, or ``None`` if it does not say.
-            donate: Whether the program may overwrite the array.
+            group: The program's devices, or ``None`` if the program is not bound to a group.
+            donate: Whether the program may overwrite the array (buffer donation).
         """
         array = self._stored()
         if group is None:
@@ -432,25 +434,27 @@ class Variable(
             return jnp.copy(group.replicate(array))
         return jnp.copy(on_mesh[1]) if donate and self._shared else on_mesh[1]
 
-    def accept_from_program(self, group: ReplicaGroup | None, array: Any, shared: bool) -> None:
-        """Stores a result of a program on ``group``; ``shared`` if someone else holds the array too."""
+    def accept_from_program(
+        self, group: ReplicaGroup | None, array: ArrayLike, shared: bool
+    ) -> None:
+        """Stores a result of a program on ``group``; ``shared`` if other code may hold the array too."""
         self._shared = shared
         if group is None or len(group.device_set) == 1:
             self._array, self._on_mesh = array, None
         else:
-            # The next program gets the copies; everyone else sees one device, as before.
+            # The next program takes the replicated array; all other readers see the copy on one device.
             self._array = array.addressable_data(0)
             self._on_mesh = (self._array, array)
 
 
-def create_plain_variable(*args: Any, **kwargs: Any) -> Variable:
-    """Returns a variable on one device, whatever the current strategy is."""
+def create_plain_variable(*args: PyTree, **kwargs: PyTree) -> Variable:
+    """Returns a variable on one device, regardless of the current strategy."""
     variable: Variable = type.__call__(Variable, *args, **kwargs)
     return variable
 
 
-# Flattened into a JAX function's arguments a variable becomes its value, which is what jnp.sum(v)
-# and jax.grad(f)(v) mean. Functions of this library treat variables as leaves.
+# As an argument of a JAX function a variable flattens to its value: that is what jnp.sum(v) and
+# jax.grad(f)(v) mean. Functions of this library treat variables as leaves.
 def _register(cls: type[Variable]) -> None:
     jax.tree_util.register_pytree_node(
         cls, lambda variable: ((variable._value(),), None), lambda _, children: children[0]

@@ -1,4 +1,4 @@
-"""``VariableAttributes``: what a variable is called, what it holds and how replicas share it."""
+"""``VariableAttributes``: a variable's name, shape, dtype, synchronization and aggregation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stratagem._src.variables.variable_options import VariableAggregation, Varia
 __all__ = ["UNNAMED", "VariableAttributes"]
 
 UNNAMED = "Variable"
-"""What variables are called that were given no name, as in TensorFlow."""
+"""Default name of a variable, as in TensorFlow."""
 
 
 class VariableAttributes:
-    """What stays as it is from a variable's creation on, whatever its value; a name may be given later."""
+    """Attributes that are fixed when a variable is created, except that a default name may be replaced."""
 
     __slots__ = (
         "_aggregation",
@@ -41,14 +41,15 @@ class VariableAttributes:
     def name(self) -> str:
         """The name, with the output number that TensorFlow appends.
 
-        A variable without a name takes that of its place in the first structure that ``value_and_grad``,
-        an ``Optimizer`` or a ``Checkpoint`` is given: that of ``{"layer1": {"w": v}}`` is ``"layer1/w:0"``.
+        A variable without a name takes its path in the first structure that is passed to
+        ``value_and_grad``, an ``Optimizer`` or a ``Checkpoint``: in ``{"layer1": {"w": v}}`` it becomes
+        ``"layer1/w:0"``.
         """
         return f"{self._name}:0"
 
     @property
     def is_named(self) -> bool:
-        """Whether the variable was given a name, or has taken one."""
+        """Whether the variable has a name other than the default."""
         return self._name != UNNAMED
 
     def take_name(self, name: str) -> None:
@@ -67,11 +68,11 @@ class VariableAttributes:
 
     @property
     def constraint(self) -> Callable[[Any], Any] | None:
-        """What an optimizer may apply to the value after an update, if given."""
+        """The function that an optimizer may apply to the value after an update, if any."""
         return getattr(self, "_constraint", None)
 
     def keep_constraint(self, constraint: Callable[[Any], Any] | None) -> None:
-        """Sets what ``constraint`` returns."""
+        """Sets ``constraint``."""
         self._constraint = constraint
 
     @property
@@ -96,10 +97,10 @@ class VariableAttributes:
 
     @property
     def synchronization(self) -> VariableSynchronization:
-        """When the replicas' copies are brought together."""
+        """When the replicas' copies are synchronized."""
         return self._synchronization
 
     @property
     def aggregation(self) -> VariableAggregation:
-        """How the replicas' updates or copies become one."""
+        """How the replicas' updates or copies are combined."""
         return self._aggregation

@@ -1,4 +1,4 @@
-"""How a variable's copies are kept together."""
+"""``VariableSynchronization`` and ``VariableAggregation``: how replicas' copies are kept in sync."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["VariableAggregation", "VariableSynchronization"]
 
 
 class VariableSynchronization(enum.Enum):
-    """When the copies of a variable on several replicas are brought together.
+    """When the copies of a variable on several replicas are synchronized.
 
-    * ``AUTO``: the strategy decides; all of ours mean ``ON_WRITE``.
+    * ``AUTO``: the strategy decides; all built-in strategies use ``ON_WRITE``.
     * ``ON_WRITE``: at each update, so the copies are always equal.
     * ``ON_READ``: when read in cross-replica context; until then each replica has its own.
     * ``NONE``: never. No strategy supports it.
@@ -25,7 +25,7 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How the replicas' values of a variable, or of an update to it, become one."""
+    """How the replicas' values of a variable, or of an update to it, are combined."""
 
     NONE = 0
     SUM = 1
@@ -34,5 +34,5 @@ class VariableAggregation(enum.Enum):
 
     @property
     def reduce_op(self) -> ReduceOp | None:
-        """The reduce op that does it, or ``None`` if none is involved."""
+        """The corresponding reduce op, or ``None`` if the aggregation is not a reduction."""
         return {"SUM": ReduceOp.SUM, "MEAN": ReduceOp.MEAN}.get(self.name)

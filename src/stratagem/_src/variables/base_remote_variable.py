@@ -1,4 +1,4 @@
-"""``RemotelyHeldVariable``: a variable whose value another process holds."""
+"""``BaseRemoteVariable``: base of variables whose value is stored in another process."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError, ShapeMismatchError, VariableError
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.array_operators import array_of
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
-__all__ = ["RemoteStorage", "RemotelyHeldVariable", "operand_arrays"]
+__all__ = ["RemoteStorage", "BaseRemoteVariable", "operand_arrays"]
 
 
 class RemoteStorage(Protocol):
-    """The way to the processes that hold variables. Requests are opaque to everyone else."""
+    """The connection to the processes that store variables. Only it interprets the requests."""
 
     def pull(self, requests: Sequence[Any]) -> Sequence[np.ndarray[Any, Any]]:
-        """Returns what each request asks for, with one message to each process."""
+        """Returns the array for each request, with one message to each process."""
 
     def push(self, requests: Sequence[Any]) -> None:
-        """Carries out updates, those of one variable in order, with one message to each process."""
+        """Sends updates, those of one variable in order, with one message to each process."""
 
 
-class RemotelyHeldVariable(AggregatingVariable):
-    """A variable whose value another process holds.
+class BaseRemoteVariable(AggregatingVariable):
+    """A variable whose value is stored in another process.
 
     Outside of compiled functions each read and each update is a message. A compiled function fetches
-    all it reads before it runs and sends all its updates afterwards. Updates travel as what they are,
-    never as a new value, so that those of several workers add up.
+    everything that it reads before it runs, and sends all of its updates afterwards. The operation is
+    sent, never the new value, so that concurrent updates of several workers add up.
 
     Args:
         strategy: The strategy whose replicas use it.
@@ -46,8 +47,8 @@ class RemotelyHeldVariable(AggregatingVariable):
         shape: Its shape.
         dtype: Its element type.
         trainable: Whether optimizers should update it.
-        synchronization: As of ``Variable``.
-        aggregation: How updates of this process's replicas become one.
+        synchronization: As for ``Variable``.
+        aggregation: How the updates of this process's replicas are combined.
     """
 
     __slots__ = ()
@@ -58,7 +59,7 @@ class RemotelyHeldVariable(AggregatingVariable):
         *,
         name: str,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: DTypeLike,
         trainable: bool,
         synchronization: VariableSynchronization,
         aggregation: VariableAggregation,
@@ -74,32 +75,32 @@ class RemotelyHeldVariable(AggregatingVariable):
         self._shared = False
         self._check_aggregation_of_dtype()
 
-    # --- what a kind of storage defines -----------------------------------------------------------
+    # --- storage: defined by subclasses -----------------------------------------------------------
 
     @property
     def storage(self) -> RemoteStorage:
-        """The way to the processes that hold the value."""
+        """The connection to the processes that store the value."""
         raise NotImplementedError
 
     def read_requests(self, rows: np.ndarray[Any, Any] | None) -> list[Any]:
-        """Returns the requests for the whole value, or for rows, whose numbers have been checked."""
+        """Returns the requests for the full value, or for rows, whose indices have been checked."""
         raise NotImplementedError
 
     def assemble(
         self, parts: Sequence[np.ndarray[Any, Any]], rows: np.ndarray[Any, Any] | None
     ) -> np.ndarray[Any, Any]:
-        """Returns the value, or the rows, from the answers to ``read_requests``."""
+        """Returns the value, or the rows, from the responses to ``read_requests``."""
         raise NotImplementedError
 
     def update_requests(
         self, update: Update, operands: tuple[np.ndarray[Any, Any], ...]
     ) -> list[Any]:
-        """Returns the requests that carry out ``update``.
+        """Returns the requests for ``update``.
 
         Args:
-            update: What to do.
-            operands: The arrays of its operand: the value; or values and indices, of which those out
-                of range count for nothing.
+            update: The update.
+            operands: The arrays of its operand: the value; or values and indices, where indices out of
+                range are ignored.
         """
         raise NotImplementedError
 
@@ -111,11 +112,11 @@ class RemotelyHeldVariable(AggregatingVariable):
         return (self._value(),)
 
     def pull(self) -> np.ndarray[Any, Any]:
-        """Returns the value, fetched now."""
+        """Fetches and returns the value."""
         return self.assemble(self.storage.pull(self.read_requests(None)), None)
 
-    def pull_rows(self, indices: Any) -> np.ndarray[Any, Any]:
-        """Returns the rows with these numbers, fetched now."""
+    def pull_rows(self, indices: ArrayLike) -> np.ndarray[Any, Any]:
+        """Fetches and returns the rows at ``indices``."""
         rows = self.row_numbers(indices)
         fetched = self.assemble(self.storage.pull(self.read_requests(rows)), rows)
         return fetched.reshape(np.shape(indices) + self.row_shape)
@@ -125,8 +126,8 @@ class RemotelyHeldVariable(AggregatingVariable):
         """Shape of one row."""
         return self.program_shape[1:]
 
-    def row_numbers(self, indices: Any) -> np.ndarray[Any, Any]:
-        """Returns known indices as a vector.
+    def row_numbers(self, indices: ArrayLike) -> np.ndarray[Any, Any]:
+        """Returns concrete indices as a checked vector.
 
         Raises:
             VariableError: If one is out of range.
@@ -136,13 +137,13 @@ class RemotelyHeldVariable(AggregatingVariable):
             low, high = int(rows.min()), int(rows.max())
             if low < 0 or high >= self.program_shape[0]:
                 raise VariableError(
-                    f"Rows of {self.name!r} have numbers in [0, {self.program_shape[0]}), got {low} to "
+                    f"Row indices of {self.name!r} must be in [0, {self.program_shape[0]}), got {low} to "
                     f"{high}."
                 )
         return rows
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Any:
-        """Returns the rows with these numbers, and moves no others.
+    def sparse_read(self, indices: ArrayLike, name: str | None = None) -> Any:
+        """Returns the rows at ``indices``, and fetches no others.
 
         Args:
             indices: Integer array of any shape.
@@ -156,21 +157,21 @@ class RemotelyHeldVariable(AggregatingVariable):
         indices = indices if isinstance(indices, (jax.Array, np.ndarray)) else np.asarray(indices)
         if not jnp.issubdtype(indices.dtype, jnp.integer):
             raise VariableError(
-                f"sparse_read() of {self.name!r} needs integer row numbers, got {indices.dtype.name}."
+                f"sparse_read() of {self.name!r} needs integer row indices, got {indices.dtype.name}."
             )
         if not self._shape:
             raise ShapeMismatchError(
                 f"sparse_read() needs a variable with rows, but {self.name!r} is a scalar."
             )
-        frame = state.current_frame()
+        frame = frames.current_frame()
         rows = self.rows_now(indices) if frame is None else frame.read_rows(self, indices)
-        return state.noted_read(self, rows, indices)
+        return frames.record_read(self, rows, indices)
 
-    def rows_now(self, indices: Any) -> jax.Array:
-        """Returns the rows with these numbers on the present replica's device, fetched now.
+    def rows_now(self, indices: ArrayLike) -> jax.Array:
+        """Fetches the rows at ``indices`` to the current replica's device.
 
         Raises:
-            ContextError: Where a program is traced that could fetch them only once.
+            ContextError: Inside a JAX trace, which could fetch them only once.
         """
         if is_tracer(indices) or under_jit():
             raise ContextError(
@@ -180,12 +181,12 @@ class RemotelyHeldVariable(AggregatingVariable):
             )
         return self._on_device(self.pull_rows(indices))
 
-    def gather(self, indices: Any) -> Any:
+    def gather(self, indices: ArrayLike) -> Any:
         """Same as ``sparse_read``."""
         return self.sparse_read(indices)
 
-    def __getitem__(self, key: Any) -> Any:
-        """Returns a part of the value; rows chosen by number, array or slice are all that moves."""
+    def __getitem__(self, key: ArrayLike) -> Any:
+        """Returns a slice of the value; fetches only the rows that an index, array or slice selects."""
         first, *rest = key if isinstance(key, tuple) else (key,)
         rows = self._chosen_rows(first)
         if rows is None:
@@ -193,18 +194,20 @@ class RemotelyHeldVariable(AggregatingVariable):
         chosen = self.sparse_read(rows)
         return chosen[(*(slice(None) for _ in range(rows.ndim)), *rest)] if rest else chosen
 
-    def _chosen_rows(self, key: Any) -> Any:
-        """Returns the numbers of the rows that an index of the first dimension chooses, if any."""
+    def _chosen_rows(self, key: ArrayLike) -> Any:
+        """Returns the indices of the rows that a key of the first dimension selects; ``None`` for all."""
         if not self._shape or key is None or isinstance(key, (bool, np.bool_)):
             return None
         size = self.program_shape[0]
         key = array_of(key)
         if isinstance(key, slice):
-            whole = range(size)[key] == range(size)
-            return None if whole else np.arange(size)[key]
+            all_rows = range(size)[key] == range(size)
+            return None if all_rows else np.arange(size)[key]
         if isinstance(key, (int, np.integer)):
             if not -size <= key < size:
-                raise IndexError(f"row {key} of {self.name!r}, which has {size}")
+                raise IndexError(
+                    f"row {key} is out of range for {self.name!r}, which has {size} rows"
+                )
             return np.asarray(int(key) % size)
         if isinstance(key, list):
             key = np.asarray(key)
@@ -222,48 +225,49 @@ class RemotelyHeldVariable(AggregatingVariable):
 
     # --- updating ---------------------------------------------------------------------------------
 
-    def apply_update(self, update: Update, operand: Any) -> RemotelyHeldVariable:
-        """Carries out an update that is no method of its own, and returns the variable.
+    def apply_update(self, update: Update, operand: PyTree) -> BaseRemoteVariable:
+        """Applies an update that has no method of its own, and returns the variable.
 
         Args:
-            update: For example one made by ``update_on_server``.
-            operand: An array, ``IndexedSlices``, or for such updates any structure of arrays.
+            update: The update, for example from ``update_on_server``.
+            operand: An array, ``IndexedSlices``, or for ``update_on_server`` any structure of arrays.
         """
         self._update(update, operand)
         return self
 
     def _update_from_replica(
-        self, replica: ReplicaContextProtocol, update: Update, operand: Any
+        self, replica: ReplicaContextProtocol, update: Update, operand: ArrayLike
     ) -> None:
         if self._synchronization is VariableSynchronization.ON_READ:
-            # Each replica updates a part of its own, so that numbers count for each of them.
+            # ON_READ: each replica updates a value of its own, so a Python number counts once per replica
+            # and is not ambiguous. As an array it passes the check of the base class.
             operand = array_of(operand)
             operand = np.asarray(operand) if isinstance(operand, (int, float, complex)) else operand
         super()._update_from_replica(replica, update, operand)
 
-    def check_operand(self, update: Update, operand: Any) -> Any:
-        """As of ``Variable``; what only the server understands is taken as it is."""
+    def check_operand(self, update: Update, operand: ArrayLike) -> Any:
+        """As for ``Variable``; operands of server-only updates are not checked."""
         if not update.server_only:
             return super().check_operand(update, operand)
         return jax.tree.map(
             lambda leaf: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf), operand
         )
 
-    def apply(self, update: Update, operand: Any) -> None:
-        """Sends the update, or notes it to be sent when the compiled function has run."""
-        frame = state.current_frame()
+    def apply(self, update: Update, operand: ArrayLike) -> None:
+        """Sends the update, or records it to be sent when the compiled function has run."""
+        frame = frames.current_frame()
         if frame is not None:
             self._update_traced(frame, update, operand)
             return
         self.check_not_tracing(operand)
         self.storage.push(self.update_requests(update, operand_arrays(operand)))
 
-    def _update_traced(self, frame: state.StateFrame, update: Update, operand: Any) -> None:
+    def _update_traced(self, frame: frames.StateFrame, update: Update, operand: ArrayLike) -> None:
         frame.check_writable(self)
         frame.update_remotely(self, update, operand)
 
-    def commit_update(self, update: Update, operand: Any) -> None:
-        """Sends an update that ``value_and_grad`` kept back, the same in every replica, once."""
+    def commit_update(self, update: Update, operand: PyTree) -> None:
+        """Sends once an update that ``value_and_grad`` deferred, which is the same in every replica."""
         replica = self.check_own_replica()
         if replica is None or replica.num_replicas_in_sync == 1:
             self.apply(update, operand)
@@ -277,19 +281,19 @@ class RemotelyHeldVariable(AggregatingVariable):
     # --- in compiled programs ---------------------------------------------------------------------
 
     def stores_program_results(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether a program's result is stored here: no."""
+        """Returns ``False``: a program's result is not stored in this process."""
         return False
 
     def passes_as_stored(self, group: ReplicaGroup | None) -> bool:
-        """Returns whether the stored array goes in and out of a program as it is: no."""
+        """Returns ``False``: the value is not stored in this process."""
         return False
 
     def take_for_program(self, group: ReplicaGroup | None, donate: bool) -> Any:
-        """Returns the value, fetched now, on the program's devices."""
+        """Fetches the value to the program's devices."""
         value = self.pull()
         return jnp.asarray(value) if group is None else group.replicate(value)
 
 
-def operand_arrays(operand: Any) -> tuple[np.ndarray[Any, Any], ...]:
-    """Returns the arrays of an update's operand, as they travel."""
+def operand_arrays(operand: PyTree) -> tuple[np.ndarray[Any, Any], ...]:
+    """Returns the arrays of an update's operand, as they are sent."""
     return tuple(np.asarray(leaf) for leaf in jax.tree.leaves(operand))

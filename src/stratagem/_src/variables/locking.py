@@ -1,25 +1,25 @@
-"""Which call may use which variable: what makes concurrent calls atomic.
+"""Concurrency control: which call may use which variable, so that concurrent calls are atomic.
 
-A call is a compiled call, an eager ``run`` or one update. Calls on the same variables behave as if one
-came after the other. What is held meanwhile, always taken in this order:
+A call is a compiled call, an eager ``run`` or one update. Calls on the same variables are serializable:
+they behave as if one ran after the other. The locks, in lock order:
 
-1. ``_TURNSTILE``, by an eager ``run`` until it ends. It finds out one by one which variables it uses, so
-   two of them could each wait for a variable of the other; there is one at a time. A call that found a
-   variable in use waits here too: threads pass in the order in which they came, so none starves. A
-   compiled call with host callbacks passes through to get its variables.
-2. Variables, by their *owner*: an eager ``run`` owns each variable from its first use to its end, a
-   compiled call with host callbacks all of its variables from its launch until its callbacks have
-   returned. Such a call needs nothing more to end, so an eager ``run`` can wait for it.
-3. ``LAUNCH_LOCK`` of ``mesh/dispatch_queue.py``, from waiting for the program before until the launch.
-4. ``STORAGE_LOCK``, from reading variables' arrays until the new ones are stored. A compiled call without
-   callbacks and an update take place entirely while it is held; if a variable has an owner they raise
-   ``Conflict`` there and begin again behind the turnstile. Nobody waits for 1 to 3 while holding it.
+1. ``_TURNSTILE``: an eager ``run`` holds it until it ends. An eager run discovers the variables that it
+   uses one by one, so two of them could deadlock on each other's variables; therefore only one runs at a
+   time. A call that finds a variable in use waits here too. The lock is FIFO, so no thread starves. A
+   compiled call with host callbacks passes through the turnstile to acquire its variables.
+2. Variables, held by their *owner*. An eager ``run`` owns each variable from its first use to its end. A
+   compiled call with host callbacks owns all of its variables from its launch until its callbacks return;
+   it needs no further lock to end, so an eager ``run`` can wait for it.
+3. ``LAUNCH_LOCK`` of ``mesh/dispatch_queue.py``: from waiting for the previous program to the launch.
+4. ``STORAGE_LOCK``: from reading the variables' arrays to storing the new ones. A compiled call without
+   callbacks, and an update, run entirely while they hold it. If a variable has an owner, they raise
+   ``Conflict`` and retry behind the turnstile. No thread waits for 1 to 3 while it holds this lock.
 
-Reads wait for nobody: they see the values before the call that owns the variable.
+Reads never wait: they see the values from before the call that owns the variable.
 
-Signal handlers run in the main thread between two bytecodes, also while that thread holds locks. Reads
-in a handler must find all variables before or all after the step that was interrupted; updates in a
-handler raise, see ``check_not_interrupting``.
+Signal handlers run in the main thread between two bytecodes, even while that thread holds locks. Reads in
+a handler must see all variables either before or after the interrupted step. Updates in a handler raise;
+see ``check_not_interrupting``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.fair_lock import FairLock
 from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.mesh.dispatch_queue import interrupting_error, runs_in_callback
 
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
     from stratagem._src.variables.variable import Variable
 
 __all__ = [
-    "OPEN",
+    "ACTIVE_CALLS",
     "STORAGE",
     "STORAGE_LOCK",
     "Conflict",
     "Owner",
-    "admitted",
-    "alone",
+    "call_when_free",
+    "call_exclusively",
     "change",
     "check_not_interrupting",
     "content_for_others",
     "current_owner",
-    "own",
-    "owning",
-    "put",
+    "acquire",
+    "call_as_owner",
+    "store_private_copy",
     "take_ownership",
-    "use",
+    "claim",
 ]
 
 Result = TypeVar("Result")
@@ -62,10 +63,10 @@ Result = TypeVar("Result")
 _logger = logging.getLogger("stratagem")
 
 STORAGE_LOCK = threading.RLock()
-"""Held while arrays are given to a program or an update, and replaced by its results."""
+"""Held while a program or an update takes arrays and replaces them by its results."""
 
-OPEN: list[Any] = []
-"""Calls under way, of any thread, that others must mind; changed while ``STORAGE_LOCK`` is held."""
+ACTIVE_CALLS: list[Any] = []
+"""Active calls of any thread that conflict with others; changed only while ``STORAGE_LOCK`` is held."""
 
 _POLL_SECONDS = 1.0
 
@@ -74,11 +75,11 @@ _released = threading.Condition(STORAGE_LOCK)
 
 
 class _Storage:
-    """What the thread that holds ``STORAGE_LOCK`` is doing; others never see it.
+    """What the thread that holds ``STORAGE_LOCK`` is doing; read by that thread and its signal handlers.
 
     Attributes:
-        busy: Whether it has read arrays that it is going to replace.
-        complete: Stores the results of a program that was launched; ``None`` if there is nothing to store.
+        busy: Whether the thread has read arrays that it is about to replace.
+        complete: Stores the results of a launched program; ``None`` if there are none to store.
         was_read: Whether a signal handler has read variables while ``complete`` was set.
     """
 
@@ -94,14 +95,15 @@ STORAGE = _Storage()
 
 
 class Conflict(Exception):
-    """A variable belongs to another call that is under way."""
+    """Another active call owns a variable."""
 
 
 class Owner:
-    """A call that has variables for itself until it ends.
+    """A call that owns variables until it ends.
 
     Attributes:
-        before: What variables held that it has changed, by identity: for those who read meanwhile.
+        before: Values of the variables that it has changed, from before the call, by ``id``: what readers
+            in other threads see meanwhile.
         ended: Whether it has ended.
     """
 
@@ -109,22 +111,24 @@ class Owner:
         self.before: dict[int, tuple[Variable, Any]] = {}
         self.ended = False
         self.thread = threading.current_thread()
-        self._variables: dict[int, Variable] = {}  # alive, so that their identities stay theirs
+        self._variables: dict[
+            int, Variable
+        ] = {}  # kept alive, so that no other object gets their id
 
     def take(self, variable: Variable) -> None:
-        """Makes a variable this call's own; the caller holds the lock and has found it free."""
+        """Takes ownership of a variable; the caller holds the lock and has checked that it is free."""
         if not self.ended:
             self._variables[id(variable)] = variable
             _owners[id(variable)] = self
 
     def end(self) -> None:
-        """Leaves the variables to others."""
+        """Releases the variables and wakes the calls that wait for them."""
         with STORAGE_LOCK:
             self.ended = True
             for identity in self._variables:
                 _owners.pop(identity, None)
-            if self in OPEN:
-                OPEN.remove(self)
+            if self in ACTIVE_CALLS:
+                ACTIVE_CALLS.remove(self)
             _released.notify_all()
 
 
@@ -132,13 +136,13 @@ _owners: dict[int, Owner] = {}
 
 
 def current_owner() -> Owner | None:
-    """Returns the owner for which this thread works, if any."""
+    """Returns the owner that this thread works for, if any."""
     journal = THIS_THREAD.state.journal
     return None if journal is None else journal.owner
 
 
 def content_for_others(variable: Variable) -> tuple[Variable, Any] | None:
-    """Returns what a variable held before the call of another thread that owns and has changed it.
+    """Returns a variable's value from before a call of another thread, if that call owns and changed it.
 
     The caller holds ``STORAGE_LOCK``.
     """
@@ -148,11 +152,11 @@ def content_for_others(variable: Variable) -> tuple[Variable, Any] | None:
     return owner.before.get(id(variable))
 
 
-def use(variable: Variable) -> None:
-    """Makes a variable the own one of the eager run that this thread works for, if it does.
+def claim(variable: Variable) -> None:
+    """Takes ownership of a variable for the eager run that this thread works for, if any.
 
-    The caller holds ``STORAGE_LOCK`` and has read nothing yet that may change: it is released if another
-    call must end first.
+    The caller holds ``STORAGE_LOCK``, and must not have read any storage yet: the lock is released while
+    another call owns the variable.
     """
     owner = current_owner()
     if owner is not None and _owners.get(id(variable)) is not owner:
@@ -161,12 +165,12 @@ def use(variable: Variable) -> None:
 
 
 def take_ownership(variables: Iterable[Variable], owner: Owner | None) -> None:
-    """Checks that a call may use variables, and makes them its own if it is an owner.
+    """Checks that a call may use variables, and takes ownership of them if ``owner`` is given.
 
     The caller holds ``STORAGE_LOCK``.
 
     Raises:
-        Conflict: If one of them belongs to another call.
+        Conflict: If another call owns one of them.
     """
     found = list(variables)
     if _foreign_owner(found, owner) is not None:
@@ -176,12 +180,12 @@ def take_ownership(variables: Iterable[Variable], owner: Owner | None) -> None:
             owner.take(variable)
 
 
-# Functions and no context managers of Python's: an interrupt after one has been entered and before the
-# block begins, or the other way round, would keep it from being left.
+# Functions and not context managers: a KeyboardInterrupt between `__enter__` and the first statement of the
+# block, or between the last one and `__exit__`, would skip `__exit__`.
 
 
-def admitted(variables: Iterable[Variable], call: Callable[[], Result]) -> Result:
-    """Returns what ``call`` returns, called when no other call owns the variables, and kept so."""
+def call_when_free(variables: Iterable[Variable], call: Callable[[], Result]) -> Result:
+    """Runs ``call`` behind the turnstile once no other call owns the variables, and returns its result."""
     found, owner = list(variables), current_owner()
 
     def run() -> Result:
@@ -192,29 +196,29 @@ def admitted(variables: Iterable[Variable], call: Callable[[], Result]) -> Resul
     return _behind_turnstile(owner, run)
 
 
-def owning(variables: Iterable[Variable], call: Callable[[Owner], Result]) -> Result:
-    """Returns what ``call`` returns, which owns variables meanwhile.
+def call_as_owner(variables: Iterable[Variable], call: Callable[[Owner], Result]) -> Result:
+    """Runs ``call`` as the owner of variables and returns its result.
 
-    Other calls on them wait; reads see the values before.
+    Other calls on them wait; reads see the values from before.
     """
     found, current = list(variables), current_owner()
     owner = Owner() if current is None else current
 
-    def own() -> None:
+    def acquire_all() -> None:
         with STORAGE_LOCK:
             _wait_until_free(found, owner)
             if current is None:
-                OPEN.append(owner)
+                ACTIVE_CALLS.append(owner)
             take_ownership(found, owner)
 
     if current is not None:
-        own()
+        acquire_all()
         return call(current)
     try:
-        _behind_turnstile(None, own)
+        _behind_turnstile(None, acquire_all)
         return call(owner)
     finally:
-        # Again, if an interrupt arrives meanwhile.
+        # Once more if an interrupt (Ctrl-C) arrives during the first attempt.
         try:
             owner.end()
         except BaseException:
@@ -222,27 +226,27 @@ def owning(variables: Iterable[Variable], call: Callable[[Owner], Result]) -> Re
             raise
 
 
-def own(owner: Owner, variables: Iterable[Variable]) -> None:
-    """Makes variables that nobody owns a call's own until ``owner.end()``.
+def acquire(owner: Owner, variables: Iterable[Variable]) -> None:
+    """Takes ownership of free variables until ``owner.end()``.
 
-    Updates by other threads wait for that; updates by signal handlers of the owner's thread raise.
+    Updates by other threads wait until then; updates by signal handlers of the owner's thread raise.
     """
     with STORAGE_LOCK:
-        OPEN.append(owner)
+        ACTIVE_CALLS.append(owner)
         take_ownership(variables, owner)
 
 
-def alone(call: Callable[[Owner], Result]) -> Result:
-    """Returns what ``call`` returns, which owns each variable from its first use to its end."""
+def call_exclusively(call: Callable[[Owner], Result]) -> Result:
+    """Runs ``call`` exclusively: it owns each variable from its first use to its end."""
 
     def run() -> Result:
         owner = Owner()
         try:
             with STORAGE_LOCK:
-                OPEN.append(owner)
+                ACTIVE_CALLS.append(owner)
             return call(owner)
         finally:
-            # Again, if an interrupt arrives meanwhile.
+            # Once more if an interrupt (Ctrl-C) arrives during the first attempt.
             try:
                 owner.end()
             except BaseException:
@@ -253,7 +257,7 @@ def alone(call: Callable[[Owner], Result]) -> Result:
 
 
 def change(variable: Variable, replace: Callable[[], Result]) -> Result:
-    """Calls what replaces the content of a variable, when that may be done and with the lock held.
+    """Calls ``replace``, which stores a variable's new content, with the lock held and the variable free.
 
     Raises:
         ContextError: In a signal handler that interrupts a change or a step.
@@ -261,14 +265,14 @@ def change(variable: Variable, replace: Callable[[], Result]) -> Result:
     try:
         return _change_now(variable, replace)
     except Conflict:
-        return admitted([variable], lambda: _change_now(variable, replace))
+        return call_when_free([variable], lambda: _change_now(variable, replace))
 
 
-def put(variable: Variable, array: Any) -> None:
-    """Stores the value that a variable has had for its readers already, in an array of its own now."""
+def store_private_copy(variable: Variable, array: ArrayLike) -> None:
+    """Stores the same value again in an array that only the variable holds; readers see no change."""
     with STORAGE_LOCK:
         if STORAGE.busy:
-            # A signal handler that reads the variable, and interrupts the same thing or another change.
+            # This is a signal handler that reads the variable, and it interrupted a change.
             variable.store(array)
             return
     change(variable, lambda: variable.store(array))
@@ -277,7 +281,7 @@ def put(variable: Variable, array: Any) -> None:
 def _change_now(variable: Variable, replace: Callable[[], Result]) -> Result:
     with STORAGE_LOCK:
         check_not_interrupting()
-        if OPEN:
+        if ACTIVE_CALLS:
             take_ownership([variable], current_owner())
         STORAGE.busy = True
         try:
@@ -289,7 +293,7 @@ def _change_now(variable: Variable, replace: Callable[[], Result]) -> Result:
 def check_not_interrupting() -> None:
     """Checks that this thread is not in a signal handler that interrupts a step or an update.
 
-    The caller holds ``STORAGE_LOCK``, so whoever is busy is this thread.
+    The caller holds ``STORAGE_LOCK``, so if a thread is busy it is this one.
 
     Raises:
         ContextError: If it is.
@@ -299,14 +303,14 @@ def check_not_interrupting() -> None:
 
 
 def _behind_turnstile(owner: Owner | None, call: Callable[[], Result]) -> Result:
-    """Calls something while this thread holds the turnstile; an eager run, the owner, does already."""
+    """Runs ``call`` while this thread holds the turnstile; an eager run (``owner``) holds it already."""
     if owner is not None:
         return call()
     if runs_in_callback() and _TURNSTILE.is_taken:
         raise _callback_error()
     if _TURNSTILE.is_wanted_here():
         raise interrupting_error()
-    return _TURNSTILE.run(call, _say_who_runs)
+    return _TURNSTILE.run(call, _warn_long_wait)
 
 
 def _foreign_owner(variables: Iterable[Variable], owner: Owner | None) -> Owner | None:
@@ -327,14 +331,14 @@ def _wait_until_free(variables: list[Variable], owner: Owner | None) -> None:
             raise interrupting_error()
         _released.wait(_POLL_SECONDS)
         if notice.is_due():
-            _say_who_runs(notice.seconds)
+            _warn_long_wait(notice.seconds)
 
 
-def _say_who_runs(seconds: float) -> None:
-    names = {owner.thread.name for owner in OPEN if isinstance(owner, Owner)}
+def _warn_long_wait(seconds: float) -> None:
+    names = {owner.thread.name for owner in ACTIVE_CALLS if isinstance(owner, Owner)}
     _logger.warning(
-        "Thread %r has waited %.0f s to use variables: they belong to a call of thread %s, which has not "
-        "ended. If that call waits for this thread, neither can go on.",
+        "Thread %r has waited %.0f s for variables that an unfinished call of thread %s owns. If that call "
+        "waits for this thread, they are deadlocked.",
         threading.current_thread().name,
         seconds,
         " or ".join(map(repr, sorted(names))) or "unknown",
@@ -344,6 +348,6 @@ def _say_who_runs(seconds: float) -> None:
 def _callback_error() -> ContextError:
     return ContextError(
         "A host callback (jax.pure_callback, io_callback, jax.debug.callback) of a compiled step cannot "
-        "update a variable that the step, or another call that is under way, uses: the step waits for "
-        "the callback. Return the value from the callback and update the variable in or after the step."
+        "update a variable that the step, or another active call, uses: the step waits for the callback. "
+        "Return the value from the callback and update the variable in or after the step."
     )

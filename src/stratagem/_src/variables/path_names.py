@@ -1,4 +1,4 @@
-"""Names of variables after their place in a structure."""
+"""Names of variables from their paths in a structure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 
 import jax
 
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["name_by_place", "place_name"]
+__all__ = ["name_by_path", "path_name"]
 
 
-def name_by_place(structure: Any, variables: Sequence[Variable]) -> None:
-    """Names the variables of a structure that were given no name after their places in it.
+def name_by_path(structure: PyTree, variables: Sequence[Variable]) -> None:
+    """Names the unnamed variables of a structure after their paths in it.
 
-    A place that only numbers tell, as in a list of variables, is no name.
+    A path of indices only, as in a plain list of variables, is not used as a name.
 
     Args:
         structure: The structure.
@@ -23,7 +24,7 @@ def name_by_place(structure: Any, variables: Sequence[Variable]) -> None:
 
     >>> from stratagem._src.variables.variable import Variable
     >>> model = {"layers": [{"w": Variable(1.0)}], "b": Variable(0.0, name="bias")}
-    >>> name_by_place(model, [model["b"], model["layers"][0]["w"]])
+    >>> name_by_path(model, [model["b"], model["layers"][0]["w"]])
     >>> model["layers"][0]["w"].name, model["b"].name
     ('layers/0/w:0', 'bias:0')
     """
@@ -33,22 +34,22 @@ def name_by_place(structure: Any, variables: Sequence[Variable]) -> None:
         return
     leaves = jax.tree_util.tree_leaves_with_path(structure, lambda x: isinstance(x, Variable))
     for path, leaf in leaves:
-        says_something = any(not isinstance(key, jax.tree_util.SequenceKey) for key in path)
-        if isinstance(leaf, Variable) and says_something:
-            leaf.take_name(place_name(path))
+        has_words = any(not isinstance(key, jax.tree_util.SequenceKey) for key in path)
+        if isinstance(leaf, Variable) and has_words:
+            leaf.take_name(path_name(path))
 
 
-def place_name(path: Sequence[Any]) -> str:
-    """Returns a way through a structure as a name: its keys, attributes and numbers, with slashes.
+def path_name(path: Sequence[Any]) -> str:
+    """Returns a JAX key path as a name: its keys, attributes and indices, joined by slashes.
 
     >>> [(path, _)] = jax.tree_util.tree_leaves_with_path({"layers": [{"w": 1}]})
-    >>> place_name(path)
+    >>> path_name(path)
     'layers/0/w'
     """
     return "/".join(map(_part, path))
 
 
-def _part(key: Any) -> str:
+def _part(key: ArrayLike) -> str:
     for attribute in ("key", "idx", "name"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
