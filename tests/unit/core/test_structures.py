@@ -108,5 +108,5 @@ def test_a_mapping_that_cannot_be_made_again():
         def __init__(self, first, second):
             super().__init__(first=first, second=second)
 
-    with pytest.raises(TypeError, match="made again from a dict of its items"):
+    with pytest.raises(TypeError, match="constructible from a dict of its items"):
         structures.map_structure(lambda x: x, Strict(1, 2))

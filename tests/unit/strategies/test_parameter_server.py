@@ -221,5 +221,5 @@ def test_initial_values_of_another_shape(make):
 
 
 def test_variables_of_workers_need_a_coordinator(make):
-    with make().scope(), pytest.raises(RuntimeError, match="Make ClusterCoordinator"):
+    with make().scope(), pytest.raises(RuntimeError, match="Create ClusterCoordinator"):
         sg.Variable(0.0, per_worker_variable=True)

@@ -1,1 +1,1 @@
-"""What every other room stands on: contexts, errors, structures, threads, process exit."""
+"""The base of all packages: errors, types, pytree utilities, dtypes, locks and thread state."""

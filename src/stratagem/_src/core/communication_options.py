@@ -1,4 +1,4 @@
-"""How collectives are carried out."""
+"""``CommunicationOptions``: options of collectives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WIRE_DTYPES = ("bfloat16", "float16")
 
 
 class CommunicationImplementation(enum.Enum):
-    """Which library moves the data between devices.
+    """The library that communicates between devices.
 
-    * ``AUTO``: what XLA chooses for the platform.
+    * ``AUTO``: XLA's choice for the platform.
     * ``RING``: ring algorithms over TCP (Gloo, on CPU).
     * ``NCCL``: NVIDIA's library (on GPU).
     """
@@ -34,19 +34,19 @@ CollectiveCommunication = CommunicationImplementation
 
 @dataclass(frozen=True)
 class CommunicationOptions:
-    """Options of one collective, or of all those of a strategy.
+    """Options of one collective, or of all collectives of a strategy.
 
     Args:
-        bytes_per_pack: Arrays are sent in packs of about this many bytes. 0 leaves the choice to the
-            cross-device ops.
+        bytes_per_pack: Arrays are sent in packs (buckets) of about this many bytes. 0 leaves the choice to
+            the cross-device ops.
         timeout_seconds: How long a collective may wait for other processes.
-        implementation: Which library moves the data.
-        dtype: ``"bfloat16"`` or ``"float16"``: gradients travel in this type, in half the bytes of
-            float32 (gradient compression). Only floating types that are wider are converted; results
-            have the dtype of what was given. There is no error feedback. A strategy with this option
-            converts what ``ReplicaContext.all_reduce`` and optimizers sum, and nothing else: metrics,
-            ``Strategy.reduce`` and aggregated variables stay as they are. It refuses Keras ``fit`` and
-            trainable fully sharded variables, whose gradients it cannot convert.
+        implementation: The communication library.
+        dtype: ``"bfloat16"`` or ``"float16"``: the wire dtype of gradients, half the bytes of float32
+            (gradient compression). Only wider floating types are converted; results have the dtype of the
+            inputs. There is no error feedback. A strategy with this option converts only the sums of
+            ``ReplicaContext.all_reduce`` and of optimizers, not metrics, ``Strategy.reduce`` and aggregated
+            variables. It rejects Keras ``fit`` and trainable fully sharded variables, whose gradients it
+            cannot convert.
 
     Differs from tf.distribute: ``dtype`` is new.
 
@@ -69,7 +69,7 @@ class CommunicationOptions:
             if name not in _WIRE_DTYPES:
                 raise ValueError(
                     f"dtype must be one of {', '.join(map(repr, _WIRE_DTYPES))} or None, got "
-                    f"{self.dtype!r}. Leave it out for gradients to travel in their own dtype."
+                    f"{self.dtype!r}. Leave it out to send gradients in their own dtype."
                 )
             object.__setattr__(self, "dtype", name)
         chosen = self.implementation
@@ -79,11 +79,11 @@ class CommunicationOptions:
 
 
 class CollectiveHints:
-    """The older name of ``CommunicationOptions``: making one gives those.
+    """Deprecated name of ``CommunicationOptions``: the constructor returns a ``CommunicationOptions``.
 
     Args:
-        bytes_per_pack: As of ``CommunicationOptions``.
-        timeout_seconds: Likewise.
+        bytes_per_pack: As for ``CommunicationOptions``.
+        timeout_seconds: As for ``CommunicationOptions``.
 
     >>> CollectiveHints(bytes_per_pack=1024) == CommunicationOptions(bytes_per_pack=1024)
     True

@@ -1,11 +1,11 @@
-"""Names of the element types, as NumPy dtypes that JAX understands."""
+"""The public dtypes, as NumPy dtypes that JAX accepts."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
+
+from stratagem._src.core.types import DTypeLike
 
 __all__ = [
     "bfloat16",
@@ -45,11 +45,11 @@ complex128: np.dtype[np.complex128] = np.dtype(np.complex128)
 string: np.dtype[np.object_] = np.dtype(np.object_)  # of bytes; arrays of it stay on the host
 
 
-def is_host_only(dtype: Any) -> bool:
+def is_host_only(dtype: DTypeLike) -> bool:
     """Returns whether arrays of ``dtype`` cannot be on a device: strings, bytes and objects.
 
     >>> is_host_only(np.dtype("S3")), is_host_only(float32)
     (True, False)
     """
-    # JAX's own dtypes, such as those of random keys, are no NumPy dtypes.
+    # JAX's extended dtypes, such as those of random keys, are not NumPy dtypes.
     return isinstance(dtype, np.dtype) and dtype.kind in "OSU"

@@ -1,37 +1,37 @@
-"""Every exception the library raises on purpose.
+"""All exceptions that the library raises on purpose.
 
 ::
 
     StratagemError
     ├── ContextError (RuntimeError)            called in the wrong replica or strategy context
-    │   └── OnWorkersOnlyError (also NotImplementedError) what the coordinator cannot do itself
-    ├── ReplicaMismatchError (RuntimeError)    replicas did not all take part in the same thing
+    │   └── OnWorkersOnlyError (also NotImplementedError) not available in the coordinator
+    ├── ReplicaMismatchError (RuntimeError)    replicas did not run the same collective
     ├── DeviceError (ValueError)               a device that does not exist or cannot be used
-    ├── BackendStartedError (RuntimeError)     too late to change the devices
-    ├── KerasBackendError (RuntimeError)       Keras runs on something else than JAX
-    ├── ProfileError (RuntimeError)            a profile that runs already, or one that does not
+    ├── BackendStartedError (RuntimeError)     a device setting after JAX was initialized
+    ├── KerasBackendError (RuntimeError)       Keras uses another backend than JAX
+    ├── ProfileError (RuntimeError)            a profile that is already running, or is not
     ├── MissingExtraError (ImportError)        a library that is not installed
     ├── ShapeMismatchError (ValueError)        shapes that do not fit together
     ├── NotAnArrayError (ValueError)           a per-replica value used as one array
-    ├── VariableError (ValueError)             an update or read that a variable cannot do
-    │   ├── OperandTypeError (also TypeError)  an update with something of another type
-    │   └── UnsupportedError (also NotImplementedError) what variables of this kind do not have
+    ├── VariableError (ValueError)             an update or read that a variable does not allow
+    │   ├── OperandTypeError (also TypeError)  an update with an operand of the wrong type
+    │   └── UnsupportedError (also NotImplementedError) an operation that is not supported here
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
     ├── SignatureMismatchError (TypeError)     a call that does not match its input_signature
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
     ├── AlreadyExistsError (FileExistsError)   a file that would be overwritten
-    ├── FailedPreconditionError (RuntimeError) something that is not in the state it must be in
+    ├── FailedPreconditionError (RuntimeError) an object in the wrong state for an operation
     ├── OutOfRangeError (IndexError)           a read past the end of the data
-    ├── CardinalityError (TypeError)           the length of a dataset that has none
-    ├── ShippingError (TypeError)              something that cannot be sent to another process
+    ├── CardinalityError (TypeError)           the length of an infinite or unknown dataset
+    ├── ShippingError (TypeError)              an object that cannot be sent to another process
     ├── CancelledError (RuntimeError)          a scheduled function that did not run: another failed
-    ├── UnavailableError (ConnectionError)     a task that is gone, stopped, or does not come in time
-    │   └── PSUnavailableError                 a parameter server that is gone, and variables with it
+    ├── UnavailableError (ConnectionError)     a task that is lost, stopped, or does not join in time
+    │   └── PSUnavailableError                 a parameter server that is lost with its variables
     ├── DeadlineExceededError (TimeoutError)   a task that did not answer in time
-    ├── UnauthenticatedError (PermissionError) a task that does not prove that it belongs here
-    ├── PermissionDeniedError (PermissionError) something that would not be safe
+    ├── UnauthenticatedError (PermissionError) a peer that failed authentication
+    ├── PermissionDeniedError (PermissionError) an operation that would not be safe
     └── RemoteError (RuntimeError)             another task's exception that cannot be rebuilt here
 
 Each also derives from the built-in exception that ``tf.distribute`` raises in its place, so existing
@@ -46,7 +46,7 @@ from stratagem._src.core.lazy_names import lazy_names
 
 
 class StratagemError(Exception):
-    """Base of every exception that the library raises on purpose."""
+    """Base class of all exceptions that the library raises on purpose."""
 
 
 class ContextError(StratagemError, RuntimeError):
@@ -54,11 +54,11 @@ class ContextError(StratagemError, RuntimeError):
 
 
 class OnWorkersOnlyError(ContextError, NotImplementedError):
-    """Something that only workers can do, or say, called in the coordinator."""
+    """An operation that only workers support was called in the coordinator."""
 
 
 class ReplicaMismatchError(StratagemError, RuntimeError):
-    """Replicas that must act together did different things, or not all of them came."""
+    """Replicas that must run the same collective ran different ones, or not all of them arrived."""
 
 
 class DeviceError(StratagemError, ValueError):
@@ -66,7 +66,7 @@ class DeviceError(StratagemError, ValueError):
 
 
 class BackendStartedError(StratagemError, RuntimeError):
-    """A device setting changed after the JAX backend had started."""
+    """A device setting was changed after the JAX backend was initialized."""
 
 
 class KerasBackendError(StratagemError, RuntimeError):
@@ -74,7 +74,7 @@ class KerasBackendError(StratagemError, RuntimeError):
 
 
 class ProfileError(StratagemError, RuntimeError):
-    """A process has one profile at a time, which is stopped once."""
+    """A profile was started while one is running, or stopped while none is."""
 
 
 class MissingExtraError(StratagemError, ImportError):
@@ -94,11 +94,11 @@ class VariableError(StratagemError, ValueError):
 
 
 class OperandTypeError(VariableError, TypeError):
-    """An update of a variable with something of another type than it takes."""
+    """An update of a variable with an operand of the wrong type."""
 
 
 class UnsupportedError(VariableError, NotImplementedError):
-    """Something that values of this kind, or in this context, do not support."""
+    """An operation that values of this kind, or in this context, do not support."""
 
 
 class TracedValueError(StratagemError, TypeError):
@@ -122,11 +122,11 @@ class NotFoundError(StratagemError, FileNotFoundError):
 
 
 class AlreadyExistsError(StratagemError, FileExistsError):
-    """A file or directory that exists and was not to be replaced."""
+    """A file or directory that exists and must not be replaced."""
 
 
 class FailedPreconditionError(StratagemError, RuntimeError):
-    """Something that is not in the state that an operation needs."""
+    """An object that is not in the state that an operation needs."""
 
 
 class OutOfRangeError(StratagemError, IndexError):
@@ -138,11 +138,11 @@ class CardinalityError(StratagemError, TypeError):
 
 
 class CancelledError(StratagemError, RuntimeError):
-    """A scheduled function that was not run to its end, because another one failed."""
+    """A scheduled function that did not finish, because another one failed."""
 
 
 class UnavailableError(StratagemError, ConnectionError):
-    """A task that is gone, stopped, cannot be reached, or does not come in time."""
+    """A task that is lost, stopped, unreachable, or does not join in time."""
 
 
 class DeadlineExceededError(StratagemError, TimeoutError):
@@ -150,11 +150,11 @@ class DeadlineExceededError(StratagemError, TimeoutError):
 
 
 class UnauthenticatedError(StratagemError, PermissionError):
-    """A task that does not prove that it belongs to the cluster."""
+    """A peer that failed to authenticate as a member of the cluster."""
 
 
 class PermissionDeniedError(StratagemError, PermissionError):
-    """Something that is refused because it would not be safe."""
+    """An operation that is rejected because it would not be safe."""
 
 
 class RemoteError(StratagemError, RuntimeError):
@@ -162,7 +162,7 @@ class RemoteError(StratagemError, RuntimeError):
 
 
 class PSUnavailableError(UnavailableError):
-    """A parameter server that is gone, does not answer, or has lost its variables."""
+    """A parameter server that is lost, does not answer, or has lost its variables."""
 
 
 class ShippingError(StratagemError, TypeError):

@@ -1,4 +1,4 @@
-"""``FairLock``: a lock that threads get in the order in which they asked for it."""
+"""``FairLock``: a FIFO lock."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _Ticket:
 
 
 class FairLock:
-    """A lock with a queue (FIFO).
+    """A lock that threads get in the order in which they requested it (FIFO).
 
-    ``threading.Lock`` goes to whichever thread runs first: one that releases it and takes it again at once
-    keeps the others out for as long as it does so. A thread that asks twice would wait for itself, so
-    it asks ``is_wanted_here`` first.
+    ``threading.Lock`` is not fair: a thread that releases it and acquires it again at once can starve the
+    others. ``FairLock`` is not reentrant: a thread that may hold it already must check ``is_wanted_here``
+    first.
 
     >>> from stratagem._src.core.fair_lock import FairLock
     >>> lock = FairLock()
@@ -42,8 +42,8 @@ class FairLock:
     """
 
     def __init__(self) -> None:
-        # The first ticket holds the lock. Each operation on a deque is atomic, so no other lock is needed,
-        # which an interrupt could leave taken.
+        # The first ticket holds the lock. Operations on a deque are atomic, so no inner lock is needed: an
+        # interrupt could leave that one locked.
         self._queue: deque[_Ticket] = deque()
 
     @property
@@ -59,13 +59,13 @@ class FairLock:
     def run(
         self, call: Callable[[], Result], on_long_wait: Callable[[float], None] | None = None
     ) -> Result:
-        """Returns what ``call`` returns, which is called while this thread holds the lock.
+        """Calls ``call`` while this thread holds the lock, and returns its result.
 
-        A function and no context manager of Python's: an interrupt could keep that from being left.
+        A function and not a context manager, because an interrupt could skip ``__exit__``.
 
         Args:
-            call: What to call.
-            on_long_wait: Called now and then with the seconds that this thread has waited.
+            call: The function to call.
+            on_long_wait: Called from time to time with the seconds that this thread has waited.
         """
         ticket = _Ticket()
         try:
@@ -74,7 +74,7 @@ class FairLock:
                 self._wait(ticket, on_long_wait)
             return call()
         finally:
-            # Again, if an interrupt arrives meanwhile.
+            # Once more if an interrupt (Ctrl-C) arrives during the first attempt.
             try:
                 self._leave(ticket)
             except BaseException:
@@ -84,7 +84,7 @@ class FairLock:
     def _wait(self, ticket: _Ticket, on_long_wait: Callable[[float], None] | None) -> None:
         notice = WaitingNotice()
         while self._queue[0] is not ticket:
-            # A thread that was interrupted while it left may have woken nobody.
+            # With a timeout: a thread that was interrupted in `_leave` may not have woken the next one.
             ticket.wakeup.wait(_POLL_SECONDS)
             if on_long_wait is not None and notice.is_due():
                 on_long_wait(notice.seconds)

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.types import ArrayLike
 
 __all__ = ["IndexedSlices"]
 
@@ -16,8 +17,8 @@ __all__ = ["IndexedSlices"]
 class IndexedSlices:
     """Rows ``values[i]`` that belong at position ``indices[i]`` of a larger array.
 
-    The gradient of an embedding lookup has this form: reducing it over replicas concatenates the
-    rows and never builds the dense array. Rows with the same index add up.
+    The gradient of an embedding lookup has this form: a reduction over replicas concatenates the rows and
+    never builds the dense array. Rows with the same index add up.
 
     Args:
         values: Array whose first dimension counts the rows.
@@ -32,7 +33,9 @@ class IndexedSlices:
 
     __slots__ = ("_dense_shape", "_indices", "_values")
 
-    def __init__(self, values: Any, indices: Any, dense_shape: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, values: ArrayLike, indices: ArrayLike, dense_shape: Sequence[int] | None = None
+    ) -> None:
         self._values = values
         self._indices = indices
         self._dense_shape = None if dense_shape is None else tuple(int(dim) for dim in dense_shape)
@@ -66,7 +69,7 @@ class IndexedSlices:
         if self._dense_shape is None:
             raise ValueError("to_dense() needs dense_shape. Give it to IndexedSlices(...).")
         dense = jnp.zeros(self._dense_shape, self.dtype)
-        return dense.at[jnp.asarray(narrowed(self._indices))].add(self._values)
+        return dense.at[jnp.asarray(guard_int64(self._indices))].add(self._values)
 
     def __neg__(self) -> IndexedSlices:
         return IndexedSlices(-self._values, self._indices, self._dense_shape)

@@ -1,4 +1,4 @@
-"""Whole numbers of 64 bits, which JAX cuts to 32 unless told otherwise: refused if they do not fit."""
+"""Guards against silent truncation: JAX converts 64-bit integers to 32 bits unless x64 is enabled."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike
 
-__all__ = ["check_fits", "fits", "narrowed"]
+__all__ = ["check_fits", "fits", "guard_int64"]
 
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64))
 _HOST_TYPES = (np.ndarray, np.generic)
 
 
-def narrowed(value: Any) -> Any:
-    """Returns ``value``, which is about to become a JAX array.
+def guard_int64(value: ArrayLike) -> Any:
+    """Returns ``value``, which is about to become a JAX array, after checking that its integers fit.
 
     Raises:
-        InvalidArgumentError: If it is a NumPy array or scalar with numbers that do not fit the dtype
-            which JAX uses in place of its own.
+        InvalidArgumentError: If it is a NumPy array or scalar with integers that do not fit the dtype to
+            which JAX would convert it.
 
-    >>> narrowed(np.int64(7))
+    >>> guard_int64(np.int64(7))
     np.int64(7)
     """
     if isinstance(value, _HOST_TYPES) and value.dtype in _WIDE:
@@ -30,8 +31,8 @@ def narrowed(value: Any) -> Any:
     return value
 
 
-def check_fits(value: Any, dtype: np.dtype[Any]) -> None:
-    """Raises ``InvalidArgumentError`` if whole numbers of NumPy would change as ``dtype``."""
+def check_fits(value: ArrayLike, dtype: np.dtype[Any]) -> None:
+    """Raises ``InvalidArgumentError`` if the integers of a NumPy array do not fit ``dtype``."""
     if fits(value, dtype):
         return
     raise InvalidArgumentError(
@@ -41,8 +42,8 @@ def check_fits(value: Any, dtype: np.dtype[Any]) -> None:
     )
 
 
-def fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Returns whether whole numbers of NumPy stay what they are as ``dtype``.
+def fits(value: ArrayLike, dtype: np.dtype[Any]) -> bool:
+    """Returns whether the integers of a NumPy array fit ``dtype``.
 
     >>> fits(np.array([1, 300]), np.dtype(np.int8))
     False

@@ -1,4 +1,4 @@
-"""``SaveOptions`` and ``LoadOptions``: who reads and writes the files of a model."""
+"""``SaveOptions`` and ``LoadOptions``: options of saving and loading models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class _IoOptions:
         device = self.experimental_io_device
         if device is not None and device != _LOCAL and not device.startswith(f"{_LOCAL}/"):
             raise InvalidArgumentError(
-                f"A model's files are read and written by the process that asks, so experimental_io_device "
-                f"must be None or {_LOCAL!r}, got {device!r}. Leave it out."
+                f"The calling process reads and writes a model's files, so experimental_io_device must be "
+                f"None or {_LOCAL!r}, got {device!r}. Leave it out."
             )
 
 

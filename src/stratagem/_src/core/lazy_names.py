@@ -1,4 +1,4 @@
-"""Names of a module that are loaded when they are first asked for, to keep importing quick."""
+"""Lazy module attributes, loaded at first access, to keep imports fast."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def lazy_names(
 ) -> Callable[[str], Any]:
     """Returns the ``__getattr__`` of a module.
 
-    Assign it under ``if not TYPE_CHECKING``, and import the names under ``if TYPE_CHECKING``: a type
-    checker that sees a ``__getattr__`` believes in every name. A name that is not among them is an error
-    that says what takes the place of TensorFlow's.
+    Assign it under ``if not TYPE_CHECKING``, and import the names under ``if TYPE_CHECKING``: with a
+    ``__getattr__`` a type checker would accept every name. An unknown name raises an error that names the
+    replacement of TensorFlow's name.
 
     >>> find = lazy_names("package", {"sqrt": ("math", "sqrt"), "math": ("math", None)})
     >>> find("sqrt")(4.0), find("math").pi > 3
@@ -27,8 +27,7 @@ def lazy_names(
 
     Args:
         module_name: The module's own name.
-        names: For each name the module that has it, and what it is called there; ``None`` stands for
-            that module itself.
+        names: For each name, its module and its name there; ``None`` means the module itself.
     """
 
     def find(name: str) -> Any:

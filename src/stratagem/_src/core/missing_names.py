@@ -1,4 +1,4 @@
-"""The error for a public name that does not exist, which says what to write instead."""
+"""Errors for public names that do not exist, with the replacement to use."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ __all__ = ["missing_method", "missing_name", "tensorflow_method"]
 def missing_name(module_name: str, name: str) -> AttributeError:
     """Returns the error for ``name``, which a public module does not have.
 
-    If TensorFlow has it, the error says what takes its place; otherwise which name is close to it, of this
-    module or of TensorFlow.
+    If TensorFlow has the name, the error gives its replacement; otherwise a similar name of this module or
+    of TensorFlow.
 
     Args:
         module_name: The module's name in ``sys.modules``, such as ``"stratagem.data"``.
-        name: What was asked for.
+        name: The missing name.
 
     >>> print(missing_name("stratagem", "hessians"))
     module 'stratagem' has no attribute 'hessians'. For tf.hessians use jax.hessian(f)(x).
     """
     text = f"module {module_name!r} has no attribute {name!r}"
-    if not name.startswith("_"):  # Python, pickle and tools ask for those, and expect a quick no
+    if not name.startswith("_"):  # Python, pickle and tools probe for those: fail fast
         text += _translation(module_name, name) or _suggestion(module_name, name)
     # With a name and without an object Python adds no suggestion of its own.
     return AttributeError(text, name=name)
 
 
 def missing_method(owner: object, name: str) -> AttributeError:
-    """Returns the error for an attribute that an object does not have, with what takes its place.
+    """Returns the error for an attribute that an object does not have, with its replacement.
 
-    To be raised by ``__getattr__`` of the object's class.
+    ``__getattr__`` of the object's class should raise it.
 
     Args:
         owner: The object.
-        name: What was asked for.
+        name: The missing attribute.
     """
     asked = getattr(type(owner), name, None)
     if isinstance(asked, property) and asked.fget is not None:
-        try:  # Python asks here, too, for a property that raised, and drops what that said
+        try:  # Python calls __getattr__ for a property that raised AttributeError, and drops its message
             asked.fget(owner)
         except AttributeError as error:
             return error
@@ -52,10 +52,10 @@ def missing_method(owner: object, name: str) -> AttributeError:
 
 
 def tensorflow_method(owner: object, name: str) -> str | None:
-    """Returns what takes the place of an attribute that objects like this have in TensorFlow only."""
+    """Returns the replacement of an attribute that only TensorFlow's objects have."""
     if name.startswith("_"):
         return None
-    # Imported when used, as below.
+    # Imported lazily, as below.
     from stratagem._src.core.tensorflow_names.methods import METHODS
 
     hints = (METHODS.get(f"{base.__name__}.{name}") for base in type(owner).__mro__)
@@ -63,7 +63,7 @@ def tensorflow_method(owner: object, name: str) -> str | None:
 
 
 def _translation(module_name: str, name: str) -> str:
-    # Imported when used: few programs make this mistake, and the table is long.
+    # Imported lazily: few programs make this mistake, and the table is long.
     from stratagem._src.core.tensorflow_names import TRANSLATIONS
 
     full_name = f"{module_name}.{name}".partition(".")[2]

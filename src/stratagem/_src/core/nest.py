@@ -1,4 +1,4 @@
-"""Structures of values, taken apart and put together as ``tf.nest`` does: variables are leaves."""
+"""``tf.nest``: functions on nested structures, in which variables are leaves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Leaf, PyTree
 
 __all__ = [
     "assert_same_structure",
@@ -19,12 +20,12 @@ __all__ = [
 ]
 
 
-def flatten(structure: Any) -> list[Any]:
+def flatten(structure: PyTree) -> list[Any]:
     """Returns the leaves of a structure, in the order of its keys.
 
     Variables, per-replica values and ``None`` are leaves.
 
-    JAX equivalent: ``jax.tree.leaves``, which returns the values of variables and no ``None``.
+    JAX equivalent: ``jax.tree.leaves``, which returns values in place of variables, and drops ``None``.
 
     >>> import stratagem as sg
     >>> model = {"w": sg.Variable(2.0, name="w"), "b": sg.Variable(1.0, name="b")}
@@ -34,10 +35,10 @@ def flatten(structure: Any) -> list[Any]:
     return structures.leaves_of(structure, _is_leaf)
 
 
-def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
-    """Returns the structure with ``func`` of each leaf, of all structures, in its place.
+def map_structure(func: Callable[..., Any], *structure: PyTree) -> Any:
+    """Applies ``func`` to the corresponding leaves of all structures.
 
-    JAX equivalent: ``jax.tree.map``, which hands the values of variables to ``func``.
+    JAX equivalent: ``jax.tree.map``, which passes the values of variables to ``func``.
 
     >>> import stratagem as sg
     >>> model = {"w": sg.Variable(2.0), "b": [sg.Variable(1.0)]}
@@ -61,7 +62,7 @@ def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
     return jax.tree.unflatten(form, list(map(func, leaves, *others)))
 
 
-def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
+def pack_sequence_as(structure: PyTree, flat_sequence: Sequence[Any]) -> Any:
     """Returns a structure of this form with other leaves, in the order of ``flatten``.
 
     JAX equivalent: ``jax.tree.unflatten``.
@@ -70,7 +71,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     {'a': (1, 2), 'b': 3}
 
     Raises:
-        InvalidArgumentError: If there is not one leaf for each of the structure.
+        InvalidArgumentError: If the number of leaves differs from the structure's.
     """
     leaves, form = structures.flatten(structure, _is_leaf)
     if len(flat_sequence) != len(leaves):
@@ -80,7 +81,7 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     return jax.tree.unflatten(form, list(flat_sequence))
 
 
-def assert_same_structure(nest1: Any, nest2: Any) -> None:
+def assert_same_structure(nest1: PyTree, nest2: PyTree) -> None:
     """Raises if two structures differ in form.
 
     >>> assert_same_structure([1, {"a": 2}], [3, {"a": 4}])
@@ -95,8 +96,8 @@ def assert_same_structure(nest1: Any, nest2: Any) -> None:
         )
 
 
-def is_nested(structure: Any) -> bool:
-    """Returns whether something is a structure and not a leaf.
+def is_nested(structure: PyTree) -> bool:
+    """Returns whether ``structure`` is a nested structure and not a leaf.
 
     >>> is_nested([1]), is_nested(1), is_nested("ab")
     (True, False, False)
@@ -105,5 +106,5 @@ def is_nested(structure: Any) -> bool:
     return not (len(leaves) == 1 and leaves[0] is structure)
 
 
-def _is_leaf(value: Any) -> bool:
+def _is_leaf(value: Leaf) -> bool:
     return value is None or isinstance(value, structures.ValueLeaf)

@@ -1,11 +1,11 @@
-"""Arrays that nobody else can write to: foreign writable memory is copied, and nothing else is.
+"""Defensive copies: arrays that no other code can write to. Only foreign writable memory is copied.
 
-What a caller may change after a call returns must never change the call's result. Whoever keeps an array
-of the user, or uses it after returning, takes it through ``owned`` or ``OwnedResults``.
+What a caller may change after a call returns must never change the call's result. Code that keeps an array
+of the user, or uses it after returning, gets it from ``owned`` or ``OwnedResults``.
 
-Read-only memory is not copied, nor is what a function has just made: an array to which the only reference
-is the one that the function returned cannot be reached by anybody else. That is what makes a copy of a
-reused buffer affordable: the arrays that functions usually return cost a look at two reference counts.
+Read-only memory is not copied, and neither is an array that a function has just created: if the returned
+reference is the only one, no other code can reach it. So a defensive copy is only made for reused buffers;
+for the arrays that functions usually return, the check costs two reference counts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._src.core.types import ArrayLike, Leaf, PyTree
+
 __all__ = ["OwnedResults", "is_read_only", "owned", "share_memory"]
 
 _Array = np.ndarray[Any, Any]
@@ -23,10 +25,10 @@ _Copy = Callable[[_Array], _Array]
 
 
 def is_read_only(array: _Array) -> bool:
-    """Returns whether nobody can write to the memory of an array, as far as its flags tell.
+    """Returns whether no code can write to the memory of an array, as far as its flags tell.
 
-    A read-only view of an array that can be written to is read-only if nothing else refers to that array,
-    as of ``np.arange(4).reshape(2, 2)``, whose memory belongs to what ``arange`` made.
+    A read-only view of a writable array counts as read-only if nothing else refers to that array, as in
+    ``np.arange(4).reshape(2, 2)``, whose memory belongs to the array that ``arange`` created.
 
     >>> import numpy as np
     >>> is_read_only(np.frombuffer(b"1234", np.uint8)), is_read_only(np.broadcast_to(np.ones(1), 3))
@@ -56,17 +58,17 @@ def is_read_only(array: _Array) -> bool:
 
 
 def owned(array: _Array, copy: _Copy = np.ndarray.copy) -> _Array:
-    """Returns an array that nobody else can write to: a copy, or the array if it is read-only.
+    """Returns an array that no other code can write to: a copy, or the array itself if it is read-only.
 
     Args:
-        array: Of the user.
+        array: The user's array.
         copy: Makes the copy.
     """
     return array if is_read_only(array) else copy(array)
 
 
-def share_memory(a: Any, b: Any) -> bool:
-    """Returns whether two leaves are arrays over the memory of one.
+def share_memory(a: Leaf, b: Leaf) -> bool:
+    """Returns whether two leaves are arrays that share the memory of one base array.
 
     >>> import numpy as np
     >>> buffer = np.zeros(4)
@@ -77,7 +79,7 @@ def share_memory(a: Any, b: Any) -> bool:
 
 
 class OwnedResults:
-    """Takes what functions of the user return, with arrays that nobody else can write to.
+    """Takes ownership of results of user functions: copies arrays that other code can write to.
 
     Args:
         flatten: Returns the leaves of a nest.
@@ -97,43 +99,43 @@ class OwnedResults:
         self._map_leaves = map_leaves
         self._copy = copy
 
-    def take(self, make: Callable[[], Any], given: Any = None) -> Any:
-        """Returns what ``make``, which calls the function, returns.
+    def take(self, make: Callable[[], Any], given: PyTree = None) -> Any:
+        """Returns the result of ``make``, with its arrays owned.
 
         Args:
-            make: Calls the function, and keeps no reference to what that returned.
-            given: What the function was given, which the caller owns: these arrays and views of them
-                are not copied.
+            make: Calls the function, and keeps no reference to its result.
+            given: The function's arguments, which the caller owns: these arrays and views of them are not
+                copied.
         """
         value, references = _with_references(make)
         alone = references <= _RESULT
         if type(value) is np.ndarray:
             return value if alone and _is_alone(value) else self._own(value, given)
-        if isinstance(value, _UNCHANGEABLE):
+        if isinstance(value, _IMMUTABLE):
             return value
         return self._own_nest(value, alone, given)
 
-    def _own_nest(self, nest: Any, alone: bool, given: Any) -> Any:
+    def _own_nest(self, nest: PyTree, alone: bool, given: PyTree) -> Any:
         """Returns a nest with its arrays owned.
 
         Args:
-            nest: What the function returned, or a part of it.
-            alone: Whether nobody else refers to it. A nest that the user holds too keeps the arrays in it
-                within reach, though there is no other reference to each of them.
-            given: As of ``take``.
+            nest: The function's result, or a part of it.
+            alone: Whether this is the only reference to it. If the user holds the nest too, its arrays are
+                reachable even if each has a reference count of one.
+            given: As for ``take``.
         """
         kind = type(nest)
         if kind is tuple:
             return tuple(self._own_parts(nest, alone, given))
         if kind is dict:
             return dict(zip(nest, self._own_parts(_Values(nest), alone, given), strict=True))
-        if isinstance(nest, _UNCHANGEABLE):
+        if isinstance(nest, _IMMUTABLE):
             return nest
         return self._map_leaves(
             lambda leaf: self._own(leaf, given) if isinstance(leaf, np.ndarray) else leaf, nest
         )
 
-    def _own_parts(self, parts: Iterable[Any], alone: bool, given: Any) -> list[Any]:
+    def _own_parts(self, parts: Iterable[Any], alone: bool, given: PyTree) -> list[Any]:
         counts = [*map(sys.getrefcount, parts)]
         owned: list[Any] = []
         for part, count in zip(parts, counts, strict=True):
@@ -146,7 +148,7 @@ class OwnedResults:
                 owned.append(self._own(part, given))
         return owned
 
-    def _own(self, array: _Array, given: Any) -> _Array:
+    def _own(self, array: _Array, given: PyTree) -> _Array:
         if array is given or is_read_only(array):
             return array
         leaves = given if type(given) is tuple else self._flatten(given)
@@ -158,7 +160,7 @@ class OwnedResults:
 
 
 class _Values:
-    """The values of a dict, as often as they are asked for, without a list that refers to them."""
+    """A reiterable view of a dict's values. A list of them would add references to the values."""
 
     __slots__ = ("_of",)
 
@@ -169,7 +171,7 @@ class _Values:
         return iter(self._of.values())
 
 
-_UNCHANGEABLE = (np.generic, bytes, str, int, float, complex, type(None))
+_IMMUTABLE = (np.generic, bytes, str, int, float, complex, type(None))
 
 
 def _with_references(make: Callable[[], Any]) -> tuple[Any, int]:
@@ -178,7 +180,7 @@ def _with_references(make: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def _is_alone(array: _Array) -> bool:
-    """Returns whether the memory of an array belongs to it, or to a base that nothing else refers to."""
+    """Returns whether an array owns its memory, or its base does and nothing else refers to that."""
     base = array.base
     if base is None:
         return array.flags.owndata
@@ -192,14 +194,14 @@ def _base_references(array: _Array) -> int:
     return sys.getrefcount(array.base)
 
 
-def _memory(array: Any) -> Any:
+def _memory(array: ArrayLike) -> Any:
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
     return array
 
 
-# How many references there are to what nobody else refers to, seen from the functions above: that differs
-# between versions of Python, which may or may not count those of the function itself.
+# Reference counts of objects that nothing else refers to, as the functions above see them. Measured here,
+# because they differ between Python versions, which may or may not count the function's own references.
 _RESULT = _with_references(lambda: np.empty(1))[1]
 _BASE = _base_references(np.empty(2)[:1])
 _PART = max(map(sys.getrefcount, (np.empty(1),)))

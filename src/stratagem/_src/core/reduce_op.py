@@ -1,4 +1,4 @@
-"""How a set of values becomes one."""
+"""``ReduceOp``: how values of several replicas are combined."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["ReduceOp"]
 class ReduceOp(enum.Enum):
     """How values of several replicas are combined.
 
-    Strings in any case are accepted wherever a ``ReduceOp`` is.
+    Strings, in upper or lower case, are accepted wherever a ``ReduceOp`` is.
 
-    Differs from tf.distribute: ``MIN`` and ``MAX`` are there too.
+    Differs from tf.distribute: ``MIN`` and ``MAX`` exist.
 
     >>> ReduceOp("mean")
     <ReduceOp.MEAN: 'MEAN'>

@@ -1,9 +1,9 @@
-"""Structures: what arrays travel in as arguments and results.
+"""Pytree utilities that also flatten containers which JAX treats as leaves.
 
-To JAX a structure is made of tuples, lists, dicts and registered classes, and everything else is a leaf.
-Users' programs also pass subclasses of these, mappings of their own, attrs classes and dataclasses. They
-are opened here: ``flatten`` returns the leaves inside, and a structure from which ``jax.tree.unflatten``
-makes objects of the same classes again. JAX's own registry is left alone.
+To JAX a pytree consists of tuples, lists, dicts and registered classes, and everything else is a leaf.
+Users also pass subclasses of these, custom mappings, attrs classes and dataclasses. ``flatten`` returns the
+leaves inside such objects too, and a treedef from which ``jax.tree.unflatten`` rebuilds objects of the same
+classes. JAX's global registry is not modified.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Protocol
 import jax
 import numpy as np
 
+from stratagem._src.core.types import Leaf, PyTree
+
 __all__ = [
     "Container",
     "ValueLeaf",
@@ -29,10 +31,10 @@ __all__ = [
 
 
 class ValueLeaf:
-    """Base of variables and distributed values: structures are not flattened into them.
+    """Base class of variables and distributed values, which are leaves of structures.
 
     Attributes:
-        travels: Whether replicas get something else in its place, each its own.
+        travels: Whether each replica gets its own component in place of the object.
     """
 
     __slots__ = ()
@@ -41,19 +43,19 @@ class ValueLeaf:
 
 
 class _Kind(Protocol):
-    """A way to take objects apart and to make them again."""
+    """How to flatten and rebuild objects of some classes."""
 
-    def take_apart(self, value: Any) -> tuple[Hashable, Sequence[Any]]:
-        """Returns what, beside its class, tells the object's form, and its parts."""
+    def flatten(self, value: Leaf) -> tuple[Hashable, Sequence[Any]]:
+        """Returns the object's static form, apart from its class, and its children."""
 
-    def put_together(self, cls: type, form: Any, parts: Sequence[Any]) -> Any:
-        """Returns an object of a class, a form and parts."""
+    def unflatten(self, cls: type, form: Any, children: Sequence[Any]) -> Any:
+        """Returns an object with a class, a form and children."""
 
 
 class Container:
-    """The class and form of an opened object: everything but its parts.
+    """The class and form of a container object: everything except its children.
 
-    Equal for objects that differ in their parts only.
+    Equal for objects that differ only in their children.
     """
 
     __slots__ = ("_form", "_kind", "cls")
@@ -63,13 +65,13 @@ class Container:
         self._form = form
         self.cls = cls
 
-    def make(self, parts: Sequence[Any]) -> Any:
-        """Returns an object of this class and form with other parts."""
-        return self._kind.put_together(self.cls, self._form, parts)
+    def make(self, children: Sequence[Any]) -> Any:
+        """Returns an object of this class and form with other children."""
+        return self._kind.unflatten(self.cls, self._form, children)
 
     @property
     def exact_form(self) -> Any:
-        """What else tells the form: the keys of a mapping in their order, which ``==`` does not compare."""
+        """The form including the order of a mapping's keys, which ``==`` does not compare."""
         return list(self._form.keys) if isinstance(self._form, _Keys) else self._form
 
     def __eq__(self, other: object) -> bool:
@@ -80,19 +82,19 @@ class Container:
     def __hash__(self) -> int:
         try:
             return hash((self.cls, self._form))
-        except TypeError:  # the form comes from the class itself, and may be anything
+        except TypeError:  # a form from __tf_flatten__ may be unhashable
             return hash(self.cls)
 
     def __repr__(self) -> str:
         return f"{self.cls.__qualname__}{self._form!r}"
 
 
-def open_container(value: Any) -> tuple[Container, Sequence[Any]] | None:
-    """Returns an object that JAX takes for a leaf as its form and its parts; ``None`` for a true leaf.
+def open_container(value: Leaf) -> tuple[Container, Sequence[Any]] | None:
+    """Returns the form and the children of an object that JAX treats as a leaf; ``None`` for a true leaf.
 
     Subclasses of lists, tuples and dicts, other mappings, attrs classes, and classes with
-    ``__tf_flatten__`` and ``__tf_unflatten__`` are opened. A dataclass is if arrays or per-replica values
-    are in it; otherwise it stays the one object that it is, such as a configuration or a model.
+    ``__tf_flatten__`` and ``__tf_unflatten__`` are containers. A dataclass is one if it contains arrays or
+    per-replica values; otherwise, such as a configuration or a model, it is a leaf.
     """
     if isinstance(value, (jax.Array, np.ndarray, np.generic, ValueLeaf)):
         _leaf_classes.add(type(value))
@@ -100,20 +102,20 @@ def open_container(value: Any) -> tuple[Container, Sequence[Any]] | None:
     kind = _kind_of(type(value))
     if kind is None:
         return None
-    form, parts = kind.take_apart(value)
-    if kind is _DATACLASS and not any(map(_has_something_to_hand_out, parts)):
+    form, children = kind.flatten(value)
+    if kind is _DATACLASS and not any(map(_has_distributable_leaf, children)):
         return None
-    return Container(kind, type(value), form), parts
+    return Container(kind, type(value), form), children
 
 
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
-    """Returns the leaves of a structure and its form, as ``jax.tree.flatten`` does.
+def flatten(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
+    """Returns the leaves of a structure and its treedef, as ``jax.tree.flatten`` does.
 
-    ``jax.tree.unflatten(form, leaves)`` makes a structure of the same classes.
+    ``jax.tree.unflatten(treedef, leaves)`` rebuilds a structure of the same classes.
 
     Args:
         tree: The structure.
-        is_leaf: Says what else is not taken apart.
+        is_leaf: Returns whether an object is a leaf too.
     """
     leaves, structure = jax.tree.flatten(tree, is_leaf)
     if _leaf_classes.issuperset(map(type, leaves)):
@@ -124,61 +126,61 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
     return jax.tree.flatten(_open_all(tree, is_leaf), is_leaf)
 
 
-def has_containers(structure: Any) -> bool:
-    """Returns whether objects were opened to get this form, which JAX alone would take for leaves."""
+def has_containers(structure: PyTree) -> bool:
+    """Returns whether a treedef contains containers that JAX alone would treat as leaves."""
     node = structure.node_data()
     return (node is not None and node[0] is _Opened) or any(
         has_containers(child) for child in structure.children()
     )
 
 
-def leaves_of(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+def leaves_of(tree: PyTree, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """Returns the leaves of a structure."""
     return flatten(tree, is_leaf)[0]
 
 
 def map_structure(
-    fn: Callable[..., Any], tree: Any, is_leaf: Callable[[Any], bool] | None = None
+    fn: Callable[..., Any], tree: PyTree, is_leaf: Callable[[Any], bool] | None = None
 ) -> Any:
-    """Returns the structure with ``fn`` of each leaf in its place."""
+    """Applies ``fn`` to each leaf of a structure."""
     leaves, structure = flatten(tree, is_leaf)
     return jax.tree.unflatten(structure, list(map(fn, leaves)))
 
 
 class _Opened:
-    """Stands for an opened object on its way through JAX, which makes the object again."""
+    """A registered pytree node that replaces a container object; unflattening rebuilds the object."""
 
-    __slots__ = ("container", "parts")
+    __slots__ = ("children", "container")
 
-    def __init__(self, container: Container, parts: list[Any]) -> None:
+    def __init__(self, container: Container, children: list[Any]) -> None:
         self.container = container
-        self.parts = parts
+        self.children = children
 
 
 jax.tree_util.register_pytree_node(
     _Opened,
-    lambda opened: (opened.parts, opened.container),
-    lambda container, parts: container.make(list(parts)),
+    lambda opened: (opened.children, opened.container),
+    lambda container, children: container.make(list(children)),
 )
 
 
-def _open_all(tree: Any, is_leaf: Callable[[Any], bool] | None) -> Any:
-    def open_leaf(leaf: Any) -> Any:
+def _open_all(tree: PyTree, is_leaf: Callable[[Any], bool] | None) -> Any:
+    def open_leaf(leaf: Leaf) -> Any:
         opened = None if is_leaf is not None and is_leaf(leaf) else open_container(leaf)
         if opened is None:
             return leaf
-        container, parts = opened
-        return _Opened(container, [_open_all(part, is_leaf) for part in parts])
+        container, children = opened
+        return _Opened(container, [_open_all(child, is_leaf) for child in children])
 
     return jax.tree.map(open_leaf, tree, is_leaf=is_leaf)
 
 
-def _has_something_to_hand_out(part: Any) -> bool:
+def _has_distributable_leaf(child: PyTree) -> bool:
     return any(
         leaf.travels
         if isinstance(leaf, ValueLeaf)
         else isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-        for leaf in leaves_of(part, lambda x: isinstance(x, ValueLeaf))
+        for leaf in leaves_of(child, lambda x: isinstance(x, ValueLeaf))
     )
 
 
@@ -186,7 +188,7 @@ def _has_something_to_hand_out(part: Any) -> bool:
 
 
 class _Keys:
-    """The keys of a mapping; their order is kept but does not tell mappings apart."""
+    """The keys of a mapping; their order is kept but does not count for equality."""
 
     __slots__ = ("default_factory", "keys")
 
@@ -195,7 +197,7 @@ class _Keys:
         self.default_factory = default_factory
 
     def in_common_order(self) -> Sequence[Any]:
-        """Returns the keys in the same order for all mappings that have them."""
+        """Returns the keys in an order that is the same for all mappings with these keys."""
         keys: list[Any] = list(self.keys)
         try:
             return sorted(keys)
@@ -217,13 +219,13 @@ class _Keys:
 
 
 class _MappingKind:
-    def take_apart(self, value: Mapping[Any, Any]) -> tuple[Hashable, Sequence[Any]]:
+    def flatten(self, value: Mapping[Any, Any]) -> tuple[Hashable, Sequence[Any]]:
         factory = value.default_factory if isinstance(value, defaultdict) else None
         keys = _Keys(tuple(value), factory)
         return keys, [value[key] for key in keys.in_common_order()]
 
-    def put_together(self, cls: Any, form: _Keys, parts: Sequence[Any]) -> Any:
-        by_key = dict(zip(form.in_common_order(), parts, strict=True))
+    def unflatten(self, cls: Any, form: _Keys, children: Sequence[Any]) -> Any:
+        by_key = dict(zip(form.in_common_order(), children, strict=True))
         items = {key: by_key[key] for key in form.keys}
         if issubclass(cls, defaultdict):
             return cls(form.default_factory, items)
@@ -231,49 +233,48 @@ class _MappingKind:
             return cls(items)
         except TypeError as error:
             raise TypeError(
-                f"A mapping in an argument or a result is made again from a dict of its items, and "
-                f"{cls.__qualname__} cannot be: {error}. Let {cls.__qualname__}(a_dict) work, or pass a "
-                "dict."
+                f"A mapping in an argument or a result must be constructible from a dict of its items, but "
+                f"{cls.__qualname__}(a_dict) failed: {error}. Support that constructor, or pass a dict."
             ) from error
 
 
 class _SequenceKind:
-    def take_apart(self, value: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:
+    def flatten(self, value: Sequence[Any]) -> tuple[Hashable, Sequence[Any]]:
         return len(value), list(value)
 
-    def put_together(self, cls: type, form: int, parts: Sequence[Any]) -> Any:
-        return cls(parts)
+    def unflatten(self, cls: type, form: int, children: Sequence[Any]) -> Any:
+        return cls(children)
 
 
 class _FieldsKind:
-    """Objects with declared attributes, made again without calling their class.
+    """Objects with declared fields, rebuilt without calling ``__init__``.
 
-    So what it derives, checks or converts when an object is made is not done twice.
+    So the checks, conversions and derived fields of ``__init__`` are not applied twice.
     """
 
     def __init__(self, field_names: Callable[[type], Sequence[str]]) -> None:
         self._field_names = field_names
 
-    def take_apart(self, value: Any) -> tuple[Hashable, Sequence[Any]]:
+    def flatten(self, value: Leaf) -> tuple[Hashable, Sequence[Any]]:
         names = tuple(name for name in self._field_names(type(value)) if hasattr(value, name))
         return names, [getattr(value, name) for name in names]
 
-    def put_together(self, cls: type, form: tuple[str, ...], parts: Sequence[Any]) -> Any:
+    def unflatten(self, cls: type, form: tuple[str, ...], children: Sequence[Any]) -> Any:
         made: Any = object.__new__(cls)
-        for name, part in zip(form, parts, strict=True):
-            object.__setattr__(made, name, part)
+        for name, child in zip(form, children, strict=True):
+            object.__setattr__(made, name, child)
         return made
 
 
 class _SelfDescribedKind:
-    """Objects that say themselves how they are taken apart, as TensorFlow asks them."""
+    """Objects that flatten themselves, with TensorFlow's ``__tf_flatten__`` and ``__tf_unflatten__``."""
 
-    def take_apart(self, value: Any) -> tuple[Hashable, Sequence[Any]]:
-        metadata, parts = value.__tf_flatten__()
-        return metadata, parts
+    def flatten(self, value: Leaf) -> tuple[Hashable, Sequence[Any]]:
+        metadata, children = value.__tf_flatten__()
+        return metadata, children
 
-    def put_together(self, cls: Any, form: Any, parts: Sequence[Any]) -> Any:
-        return cls.__tf_unflatten__(form, tuple(parts))
+    def unflatten(self, cls: Any, form: Any, children: Sequence[Any]) -> Any:
+        return cls.__tf_unflatten__(form, tuple(children))
 
 
 _MAPPING = _MappingKind()
@@ -282,7 +283,7 @@ _SELF_DESCRIBED = _SelfDescribedKind()
 _DATACLASS = _FieldsKind(lambda cls: [field.name for field in dataclasses.fields(cls)])
 _ATTRS = _FieldsKind(lambda cls: [attribute.name for attribute in cls.__attrs_attrs__])  # type: ignore[attr-defined]
 
-# Classes of leaves, so that most structures need no second look; classes of arrays are added when met.
+# Known classes of leaves, so that most structures take the fast path; array classes are added when seen.
 _leaf_classes: set[type] = {type(None), bool, int, float, complex, str, bytes}
 _kinds: weakref.WeakKeyDictionary[type, _Kind | None] = weakref.WeakKeyDictionary()
 

@@ -9,10 +9,9 @@ __all__ = ["TensorShape"]
 
 
 class TensorShape(tuple[int | None, ...]):
-    """The shape of an array, where ``None`` stands for a dimension that is not known.
+    """The shape of an array, where ``None`` means an unknown dimension.
 
-    It is a tuple, so JAX and NumPy take it wherever they take a shape. ``TensorShape(None)`` is a
-    shape of unknown rank.
+    It is a tuple, so JAX and NumPy accept it as a shape. ``TensorShape(None)`` is a shape of unknown rank.
 
     >>> shape = TensorShape([10, 3])
     >>> shape.as_list(), shape.rank, shape.num_elements()
@@ -125,5 +124,5 @@ def _size(dim: Any) -> int | None:
         return None
     size = int(dim)
     if size < 0 or size != dim:
-        raise ValueError(f"A dimension must be a whole number >= 0 or None, got {dim!r}.")
+        raise ValueError(f"A dimension must be an integer >= 0 or None, got {dim!r}.")
     return size

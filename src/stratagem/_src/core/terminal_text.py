@@ -1,7 +1,7 @@
-r"""Text of others on a terminal: control characters become visible instead of taking effect.
+r"""Escapes control characters in untrusted text that is printed on a terminal.
 
-A terminal obeys what is printed on it: an escape sequence in the name of a metric or in a task's log line
-can change the window's title, fill the clipboard, or overwrite what was printed before.
+A terminal executes escape sequences: one in the name of a metric or in a task's log line can change the
+window title, fill the clipboard, or overwrite earlier output.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _CURSOR_MOVE = re.compile("\x1b\\[[0-9;:?]*[A-KSTfhl]")
 
 
 def printable(text: str) -> str:
-    r"""Returns text in which control characters are spelled out; lines stay lines.
+    r"""Returns text with control characters escaped; line breaks are kept.
 
     >>> from stratagem._src.core.terminal_text import printable
     >>> print(printable("loss\x1b[2J\x07"))
     loss\x1b[2J\x07
 
     Args:
-        text: Anything. Tabs become spaces.
+        text: Any text. Tabs become spaces.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -35,10 +35,10 @@ def printable(text: str) -> str:
 
 
 def printable_output(text: str) -> str:
-    r"""Returns a line that a program printed, with its colours and without other escape sequences.
+    r"""Returns a line of program output with its colours, but without other escape sequences.
 
-    Programs that move the cursor, as progress bars do, would write over the lines of other tasks: such
-    moves are left out.
+    Programs that move the cursor, such as progress bars, would overwrite the lines of other tasks: cursor
+    moves are removed.
 
     >>> from stratagem._src.core.terminal_text import printable_output
     >>> printable_output("\x1b[32mdone\x1b[0m\x1b[A \x1b]0;title\x07")
@@ -52,7 +52,7 @@ def printable_output(text: str) -> str:
 
 
 def plain_output(text: str) -> str:
-    r"""Returns a line that a program printed, without escape sequences.
+    r"""Returns a line of program output without escape sequences.
 
     >>> from stratagem._src.core.terminal_text import plain_output
     >>> plain_output("\x1b[32m50 %\x1b[0m")

@@ -1,4 +1,4 @@
-"""Which version of the library this is."""
+"""The version of the library."""
 
 __all__ = ["__version__"]
 

@@ -1,4 +1,4 @@
-"""``WaitingNotice``: when to say that something is still waited for."""
+"""``WaitingNotice``: decides when to log that a wait takes long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LATER_SECONDS = 30.0
 
 
 class WaitingNotice:
-    """Says when it is time to say for whom one waits: after a few seconds, and again later.
+    """Decides when to log a long wait: after a few seconds, and then at longer intervals.
 
     >>> from stratagem._src.core.waiting_notice import WaitingNotice
     >>> WaitingNotice().is_due()
@@ -29,16 +29,16 @@ class WaitingNotice:
 
     @property
     def next_moment(self) -> float:
-        """When it will be due, on the monotonic clock."""
+        """When the next notice is due, on the monotonic clock."""
         return self._next
 
     @property
     def seconds(self) -> float:
-        """How long one has waited."""
+        """Seconds since the wait started."""
         return time.monotonic() - self._began
 
     def is_due(self) -> bool:
-        """Returns whether to say it now; then not again for a while."""
+        """Returns whether a notice is due now; if so, schedules the next one."""
         now = time.monotonic()
         if now < self._next:
             return False

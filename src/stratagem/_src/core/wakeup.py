@@ -1,4 +1,4 @@
-"""``Wakeup``: how one thread waits until another wakes it, or some time has passed."""
+"""``Wakeup``: a one-shot event that is safe with signal handlers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """What one call waits for, whatever signal handlers do meanwhile.
+    """A one-shot event for one waiting call, robust against signal handlers.
 
-    Not an event or a semaphore of ``threading``: a handler that interrupts a wait for one, and waits for
-    the same, waits for ever; and an interrupt becomes "release unlocked lock" now and then. Nor
-    ``queue.SimpleQueue``: if a handler runs, or the process is stopped, until the time is over,
-    ``get(timeout=...)`` waits for ever (Python 3.11).
+    Not ``threading.Event`` or ``Semaphore``: a signal handler that interrupts a wait and waits for the same
+    object deadlocks, and an interrupt sometimes becomes "release unlocked lock". Not ``queue.SimpleQueue``:
+    if a handler runs, or the process is stopped, until the timeout is over, ``get(timeout=...)`` never
+    returns (Python 3.11).
 
     >>> from stratagem._src.core.wakeup import Wakeup
     >>> wakeup = Wakeup()
@@ -32,10 +32,10 @@ class Wakeup:
         self._lock.acquire()
 
     def wait(self, seconds: float) -> bool:
-        """Waits, and returns whether it was woken."""
+        """Waits up to ``seconds``; returns whether it was woken."""
         return self._lock.acquire(timeout=seconds)
 
     def wake(self) -> None:
-        """Wakes the one that waits, or will."""
+        """Wakes the current or the next wait."""
         with contextlib.suppress(RuntimeError):  # woken already
             self._lock.release()

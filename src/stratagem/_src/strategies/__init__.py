@@ -1,1 +1,1 @@
-"""The strategies: where replicas run and where variables live."""
+"""The strategies, and the contexts of their replicas."""

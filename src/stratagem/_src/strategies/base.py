@@ -1,4 +1,4 @@
-"""``Strategy``: how a step is spread over devices."""
+"""``Strategy``: the base class of distribution strategies."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError
-from stratagem._src.core.int64_guard import narrowed
+from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.owned_memory import OwnedResults
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.input.input_options import InputOptions
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.device_memory import DeviceMemory
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.strategies.creation import label_of_new
+from stratagem._src.strategies.deprecated_aliases import DeprecatedAliases
 from stratagem._src.strategies.extended import StrategyExtended
-from stratagem._src.strategies.older_names import OlderNames
 from stratagem._src.strategies.reduce_along import reduce_along
 from stratagem._src.strategies.reducible import flatten_reducible
 from stratagem._src.strategies.replica_context import ValueContext
 from stratagem._src.strategies.run_options import RunOptions
+from stratagem._src.strategies.strategy_label import new_strategy_label
 from stratagem._src.telemetry.measurement.recorder import recorder
-from stratagem._src.telemetry.monitoring.observed_task import report_if_observed
+from stratagem._src.telemetry.monitoring.monitored_task import report_if_monitored
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values, select_replica
-from stratagem._src.variables import access as variable_access
+from stratagem._src.variables import frames
 from stratagem._src.variables.as_per_replica import per_replica_of
-from stratagem._src.variables.stand_ins import is_variable, variable_of
+from stratagem._src.variables.foreign_variables import is_variable, variable_of
 
 if TYPE_CHECKING:
     from stratagem._src.cluster import ClusterResolver
@@ -48,11 +49,11 @@ __all__ = ["Strategy"]
 _DEVICE_MEMORY = DeviceMemory()
 
 
-class Strategy(OlderNames):
-    """How state and computation are spread over devices.
+class Strategy(DeprecatedAliases):
+    """Distributes state and computation over devices.
 
-    Write a step for one replica, ``run`` it, ``reduce`` what it returns; the strategy decides where
-    replicas run and where variables live. It is made of the parts in ``extended``.
+    Write a step for one replica, ``run`` it, and ``reduce`` its result. The strategy decides where replicas
+    run and where variables are stored. ``extended`` has its components.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -70,15 +71,15 @@ class Strategy(OlderNames):
 
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
-        self._label = label_of_new(type(self).__name__)
-        report_if_observed()
+        self._label = new_strategy_label(type(self).__name__)
+        report_if_monitored()
         observer = recorder()
         if observer is not None:
-            observer.add_source("device_memory", _DEVICE_MEMORY.figures)
+            observer.add_source("device_memory", _DEVICE_MEMORY.metrics)
 
     @property
     def extended(self) -> StrategyExtended:
-        """The parts that the strategy is made of."""
+        """The components of the strategy, for library code."""
         return self._extended
 
     @property
@@ -93,13 +94,13 @@ class Strategy(OlderNames):
 
     @property
     def cluster_resolver(self) -> ClusterResolver | None:
-        """What says which machines take part; ``None`` for strategies of one machine."""
+        """The resolver that describes the cluster; ``None`` for strategies of one machine."""
         return None
 
     def scope(self) -> context.Scope[Self]:
-        """Makes this strategy current: variables created in the block are placed by it.
+        """Makes this strategy current: it places the variables that are created in the block.
 
-        What it returns may be kept and entered several times.
+        The returned context manager can be stored and entered several times.
 
         Raises:
             ContextError: On entering, inside another strategy's scope or inside a replica.
@@ -122,7 +123,7 @@ class Strategy(OlderNames):
 
     def __copy__(self) -> NoReturn:
         raise ContextError(
-            f"{self!r} has parts that know it, which a shallow copy would share with it. Use "
+            f"{self!r} has components that refer to it, which a shallow copy would share. Use "
             "copy.deepcopy(strategy), or the strategy itself."
         )
 
@@ -135,19 +136,19 @@ class Strategy(OlderNames):
     ) -> Any:
         """Calls ``fn`` in every replica and returns the merged results.
 
-        Inside a ``function`` all replicas become one compiled program. Otherwise, and for replicas
-        whose arguments differ in shape, each runs as a thread of its own.
+        Inside a ``function`` all replicas run as one compiled SPMD program. Otherwise, and if the replicas'
+        arguments differ in shape, each replica runs eagerly in its own thread.
 
         Args:
             fn: The replica function; a ``function`` is compiled.
             args: Positional arguments. Each replica gets its own component of per-replica values and
                 its own copy of arrays.
-            kwargs: Keyword arguments, likewise.
+            kwargs: Keyword arguments, treated like ``args``.
             options: See ``RunOptions``.
 
         Returns:
             The structure that ``fn`` returns, with arrays as ``PerReplica`` values. Other objects that
-            are the same in all replicas are not wrapped. With one replica nothing is.
+            are the same in all replicas are not wrapped. With one replica nothing is wrapped.
 
         Raises:
             ContextError: In replica context or another strategy's scope.
@@ -162,18 +163,18 @@ class Strategy(OlderNames):
             options.check((args, kwargs))
         call = self._extended.call_for_each_replica
         observer = recorder()
-        if observer is not None and variable_access.current_frame() is None and not under_jit():
+        if observer is not None and frames.current_frame() is None and not under_jit():
             call = observer.as_step(call, self.replica_group.replicas_by_device)
         return call(fn, args, kwargs)
 
     def reduce(
-        self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None = None
+        self, reduce_op: ReduceOp | str, value: PyTree, axis: int | Sequence[int] | None = None
     ) -> Any:
         """Combines a per-replica value over the replicas, and along ``axis`` if given.
 
         Args:
             reduce_op: ``SUM``, ``MEAN``, ``MIN`` or ``MAX``. A ``MEAN`` along an axis divides by the
-                true number of elements, also when replicas hold different numbers.
+                true number of elements, even if replicas have different numbers.
             value: A per-replica value, or a structure of them.
             axis: Dimension of each replica's array to combine too, or several; ``None`` combines over
                 the replicas only.
@@ -197,8 +198,8 @@ class Strategy(OlderNames):
             [reduce_along(self._extended, op, per_replica_of(leaf), axes) for leaf in leaves],
         )
 
-    def gather(self, value: Any, axis: int) -> Any:
-        """Concatenates a per-replica value along ``axis``, in the order of the replicas.
+    def gather(self, value: PyTree, axis: int) -> Any:
+        """Concatenates a per-replica value along ``axis``, in replica order.
 
         Args:
             value: A per-replica value, or a structure of them.
@@ -210,7 +211,7 @@ class Strategy(OlderNames):
         context.require_cross_replica(self, "gather")
         return map_values(lambda leaf: self._extended.gather_value(leaf, axis), value)
 
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+    def experimental_local_results(self, value: PyTree) -> tuple[Any, ...]:
         """Returns the components of a distributed value that this process holds.
 
         Any other value is returned as the only element.
@@ -228,14 +229,14 @@ class Strategy(OlderNames):
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
-        """Returns a per-replica value made by calling ``value_fn`` once for each replica.
+        """Returns a per-replica value by calling ``value_fn`` once for each replica.
 
         Args:
             value_fn: Takes a ``ValueContext``; returns an array, number or structure of them.
 
         Returns:
             The structure, with ``PerReplica`` values of arrays. The default strategy and
-            ``OneDeviceStrategy`` return the only replica's as it is.
+            ``OneDeviceStrategy`` return the only replica's value unwrapped.
 
         >>> import stratagem as sg
         >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -250,7 +251,7 @@ class Strategy(OlderNames):
         group = self.replica_group
         local = range(group.first_local, group.first_local + group.local_size)
         made = [
-            # Taken before the next call, which may fill the same buffer.
+            # Take ownership before the next call, which may fill the same buffer.
             _owned_results.take(functools.partial(value_fn, ValueContext(index, group.size)))
             for index in local
         ]
@@ -273,7 +274,7 @@ class Strategy(OlderNames):
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
     ) -> DistributedDataset:
-        """Returns a dataset that divides each batch of ``dataset`` between the replicas.
+        """Returns a dataset that splits each batch of ``dataset`` over the replicas.
 
         Args:
             dataset: A ``Dataset`` batched by the global batch size; or a dataset of ``tf.data``, Grain
@@ -290,7 +291,7 @@ class Strategy(OlderNames):
         [[8], [9]]
         """
         context.require_cross_replica(self, "experimental_distribute_dataset")
-        # Imported when used, here and below: datasets would be half of what `import stratagem` costs.
+        # Imported lazily, here and below: datasets would be half of the cost of `import stratagem`.
         from stratagem._src.input.distributed_dataset import distribute_dataset
 
         return distribute_dataset(
@@ -300,15 +301,15 @@ class Strategy(OlderNames):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
-        """Returns a dataset whose batches come from ``dataset_fn``, as they are.
+        """Returns a dataset of the batches of ``dataset_fn``, which are not split further.
 
         Args:
             dataset_fn: Takes an ``InputContext`` and returns a dataset of per-replica batches, sharded
                 for its worker. Called once for each worker, or for each replica.
             options: See ``InputOptions``.
 
-        Differs from tf.distribute: batches at the end are never dropped; a replica for which none is
-        left gets an empty one.
+        Differs from tf.distribute: batches at the end are never dropped; a replica without a batch gets an
+        empty one.
 
         >>> import stratagem as sg
         >>> strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
@@ -331,7 +332,7 @@ class Strategy(OlderNames):
             self.num_replicas_in_sync,
         )
 
-    def experimental_make_numpy_dataset(self, numpy_input: Any) -> Dataset:
+    def experimental_make_numpy_dataset(self, numpy_input: PyTree) -> Dataset:
         """Returns a dataset of the rows of NumPy arrays; lists of arrays are stacked."""
         from stratagem._src.data.dataset import Dataset
 
@@ -345,9 +346,9 @@ class Strategy(OlderNames):
 _owned_results = OwnedResults(structures.leaves_of, structures.map_structure)
 
 
-def _as_array(value: Any, device: jax.Device) -> Any:
+def _as_array(value: ArrayLike, device: jax.Device) -> Any:
     if isinstance(value, jax.Array):
         return jax.device_put(value, device)
     if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
-        return jax.device_put(np.array(narrowed(value), jnp.result_type(value)), device)
+        return jax.device_put(np.array(guard_int64(value), jnp.result_type(value)), device)
     return value

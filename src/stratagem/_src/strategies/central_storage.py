@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 
 from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
+from stratagem._src.core.types import PyTree
 from stratagem._src.mesh.devices import canonical_name, resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.strategies.alone_among_workers import warn_if_alone_among_workers
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
+from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchronized
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.variable import Variable
 
@@ -21,14 +21,14 @@ __all__ = ["CentralStorageStrategy"]
 
 
 class CentralStorageStrategy(Strategy):
-    """Runs one replica on each compute device, with every variable on one parameter device.
+    """Synchronous data parallelism with one replica per compute device and all variables on one device.
 
     The replicas copy the variables at the start of a step; their updates are aggregated and applied to
-    the one copy. Training is synchronous.
+    the one copy.
 
     Args:
         compute_devices: As ``devices`` of ``MirroredStrategy``.
-        parameter_device: Where variables live. Default: the only compute device, or else the CPU.
+        parameter_device: The device of the variables. Default: the only compute device, or else the CPU.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
@@ -46,7 +46,7 @@ class CentralStorageStrategy(Strategy):
             parameter_device = group.devices[0]
         device = resolve_devices(parameter_device or "CPU:0")[0]
         root = device if device in group.devices else None
-        warn_if_alone_among_workers(type(self).__name__)
+        warn_if_unsynchronized(type(self).__name__)
         super().__init__(_CentralExtended(self, group, ReductionToOneDevice(root), device))
 
 
@@ -65,5 +65,5 @@ class _CentralExtended(StrategyExtended):
     def parameter_devices(self) -> tuple[str, ...]:
         return (canonical_name(self._parameter_device),)
 
-    def make_variable(self, **options: Any) -> Variable:
+    def make_variable(self, **options: PyTree) -> Variable:
         return CentralVariable(self._strategy, self._parameter_device, **options)

@@ -1,4 +1,4 @@
-"""The current strategy and replica, as users ask for them."""
+"""``get_strategy`` and ``get_replica_context``: the current strategy and replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["get_replica_context", "get_strategy"]
 
 
 def get_strategy() -> Strategy:
-    """Returns the current strategy; the default one if none was chosen.
+    """Returns the current strategy; the default strategy outside of any scope.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.OneDeviceStrategy("CPU:0")
@@ -24,7 +24,7 @@ def get_strategy() -> Strategy:
     return current
 
 
-# Not `| None`: inside a replica, where it is called, there always is one, and no caller checks it.
+# Not `| None`: inside a replica, where it is usually called, it is never None, and callers do not check it.
 def get_replica_context() -> ReplicaContext | Any:
     """Returns the current replica's context, or ``None`` in cross-replica context.
 

@@ -1,4 +1,4 @@
-"""The strategy that is there when none was chosen: one replica, nothing placed."""
+"""``DefaultStrategy``: the strategy outside of any scope, with one replica and plain variables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Self
 import jax
 
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
+from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
 from stratagem._src.execution.replicas.single import SingleChannel
@@ -16,12 +17,12 @@ from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.replica_context import ReplicaContext
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames, transactions
 from stratagem._src.variables.distributed_variable import DistributedVariable
-from stratagem._src.variables.stand_ins import variable_of
+from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.variable import Variable, create_plain_variable
 from stratagem._src.variables.variable_options import VariableSynchronization
 
@@ -31,7 +32,7 @@ __all__ = ["DefaultStrategy", "default_frame"]
 class DefaultStrategy(Strategy):
     """One replica on JAX's default device, with plain variables.
 
-    Code written for a strategy also runs without one: this is what ``get_strategy()`` then returns.
+    Code written for a strategy also runs without one: then ``get_strategy()`` returns this.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class DefaultStrategy(Strategy):
         return 1
 
     def scope(self) -> context.Scope[Self]:
-        """Changes nothing: what is current without a scope stays so.
+        """Returns a scope without effect: this strategy is current outside of any scope.
 
         Raises:
             ContextError: On entering, inside another strategy's scope.
@@ -63,22 +64,22 @@ class _DefaultExtended(StrategyExtended):
 
     @property
     def _group(self) -> ReplicaGroup:  # type: ignore[override]
-        # Asked for late: making the default strategy must not start the backend.
+        # Lazy: creating the default strategy must not initialize the JAX backend.
         return ReplicaGroup.of(jax.local_devices()[:1])
 
-    def make_variable(self, **options: Any) -> Variable:
+    def make_variable(self, **options: PyTree) -> Variable:
         return create_plain_variable(**options)
 
-    def check_divides_variables(self, what: str) -> None:
-        """Agrees: the only replica's part is all of it."""
+    def check_can_shard_variables(self, what: str) -> None:
+        """Accepts: with one replica a shard is the full value."""
 
     def variable_created_in_scope(self, v: Variable) -> bool:
         return not isinstance(variable_of(v), DistributedVariable)
 
     def _check_synchronization(self, synchronization: VariableSynchronization) -> None:
-        """Takes any: a plain variable has one value."""
+        """Accepts any: a plain variable has one value."""
 
-    def _make_sync_on_read(self, *, counts_once: bool, **options: Any) -> Variable:
+    def _make_sync_on_read(self, *, counts_once: bool, **options: PyTree) -> Variable:
         return create_plain_variable(**options)
 
     def call_for_each_replica(
@@ -87,30 +88,30 @@ class _DefaultExtended(StrategyExtended):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        staged = state.current_frame() is not None or under_jit()
+        staged = frames.current_frame() is not None or under_jit()
         steps = None if staged else compiled_step(fn)
         if steps is not None:
             return steps.run(self._strategy, fn, tuple(args), dict(kwargs or {}))
         local_args, local_kwargs = map_values(_only_component, (tuple(args), dict(kwargs or {})))
         replica = ReplicaContext(self._strategy, SingleChannel(self._strategy))
         with context.enter(context.Frame(self._strategy, replica)):
-            if state.current_frame() is not None:
+            if frames.current_frame() is not None:
                 return fn(*local_args, **local_kwargs)
-            return state.atomically(lambda _: fn(*local_args, **local_kwargs))
+            return transactions.atomically(lambda _: fn(*local_args, **local_kwargs))
 
 
-def _only_component(leaf: Any) -> Any:
+def _only_component(leaf: Leaf) -> Any:
     if isinstance(leaf, PerReplica):
         if len(leaf.values) != 1:
             raise ValueError(
-                f"A PerReplica value of {len(leaf.values)} replicas was given to a strategy with one. "
-                "Use it with the strategy it came from."
+                f"A PerReplica value of {len(leaf.values)} replicas was passed to a strategy with one "
+                "replica. Use it with the strategy that created it."
             )
         return leaf.values[0]
-    return taken(leaf)
+    return own_host_array(leaf)
 
 
 def default_frame() -> context.Frame:
-    """Returns the frame that is current when no strategy was chosen."""
+    """Returns the frame that is current outside of any scope."""
     strategy = DefaultStrategy()
     return context.Frame(strategy, ReplicaContext(strategy, SingleChannel(strategy)))

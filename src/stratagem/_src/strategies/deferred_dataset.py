@@ -1,4 +1,4 @@
-"""``DeferredDataset``: a distributed dataset that is made where it is first used."""
+"""``DeferredDataset``: a distributed dataset that is created where it is first used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from stratagem._src.core.types import Dataset
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.input.distributed_iterator import DistributedIterator
@@ -15,15 +16,15 @@ __all__ = ["DeferredDataset"]
 
 
 class DeferredDataset(DistributedDataset):
-    """What a ``ParameterServerStrategy`` distributes in the coordinator, most often for its workers.
+    """A dataset that a ``ParameterServerStrategy`` distributes in the coordinator, usually for its workers.
 
-    Sent to a worker, with ``create_per_worker_dataset`` or as an argument, it is made there, for the
-    replicas of that worker. In the coordinator it is made when it is first asked for elements.
+    When it is sent to a worker, with ``create_per_worker_dataset`` or as an argument, it is created there
+    for the replicas of that worker. In the coordinator it is created at first use.
 
     Args:
-        distribute: Makes it of the other three arguments; a function that can be pickled.
-        strategy: The strategy, which is the worker's own on a worker.
-        source: A dataset, or a function that makes it.
+        distribute: Creates it from the other three arguments; a picklable function.
+        strategy: The strategy; on a worker, the worker's own.
+        source: A dataset, or a function that creates it.
         options: See ``InputOptions``.
     """
 
@@ -31,7 +32,7 @@ class DeferredDataset(DistributedDataset):
         self,
         distribute: Callable[..., DistributedDataset],
         strategy: StrategyProtocol,
-        source: Any,
+        source: Dataset,
         options: InputOptions | None,
     ) -> None:
         self.strategy = strategy
@@ -53,5 +54,5 @@ class DeferredDataset(DistributedDataset):
 
     @property
     def element_spec(self) -> Any:
-        """The structure of specs of an element; ``None`` where the source does not tell."""
+        """The structure of an element's specs; ``None`` if the source does not provide it."""
         return self._made.element_spec

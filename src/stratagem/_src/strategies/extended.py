@@ -1,4 +1,4 @@
-"""``StrategyExtended``: the parts a strategy is made of, for library code."""
+"""``StrategyExtended``: the components of a strategy, for library code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from stratagem._src.collectives.destinations import placed_on
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, DTypeLike, Initializer, Leaf, PyTree, ShapeLike
 from stratagem._src.current_strategy import context
-from stratagem._src.execution.replicas.single import reduce_alone
+from stratagem._src.execution.replicas.single import reduce_single
 from stratagem._src.input.splitting import WorkerPosition
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.reducible import (
@@ -25,17 +26,17 @@ from stratagem._src.strategies.reducible import (
     only_value,
     own_value,
 )
-from stratagem._src.strategies.running import call_for_each_replica
+from stratagem._src.strategies.replica_dispatch import call_for_each_replica
 from stratagem._src.strategies.update_context import call_in_each_replica
 from stratagem._src.values.array_operators import operand_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.values.regroup import map_values
 from stratagem._src.variables.as_per_replica import is_per_replica, per_replica_of
-from stratagem._src.variables.asked_shape import check_shape
+from stratagem._src.variables.declared_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.fully_sharded import current_placement, placing
-from stratagem._src.variables.stand_ins import variable_of
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counts_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -47,18 +48,18 @@ __all__ = ["StrategyExtended"]
 
 
 class StrategyExtended:
-    """What a strategy is made of: its devices, where it puts variables, how it reduces.
+    """The components of a strategy: its devices, its placement of variables and its reductions.
 
-    Library code reaches it as ``strategy.extended``. A strategy of your own derives from this class
-    and implements ``make_variable``.
+    Library code uses it as ``strategy.extended``. A custom strategy subclasses it and implements
+    ``make_variable``.
 
     Args:
-        container_strategy: The strategy this belongs to.
+        container_strategy: The strategy that it belongs to.
         group: The replicas' devices.
-        cross_device_ops: How values travel between them.
+        cross_device_ops: How values are reduced between them.
     """
 
-    # Whether a value that is made for the replicas is a PerReplica even if there is one replica only.
+    # Whether a value that is created for the replicas is a PerReplica even if there is only one replica.
     wraps_single_values = True
 
     def __init__(
@@ -75,7 +76,7 @@ class StrategyExtended:
 
     @property
     def cross_device_ops(self) -> CrossDeviceOps:
-        """How values travel between the replicas."""
+        """How values are reduced between the replicas."""
         return self._cross_device_ops
 
     @property
@@ -90,22 +91,22 @@ class StrategyExtended:
 
     @property
     def experimental_require_static_shapes(self) -> bool:
-        """Whether every replica's shapes must be equal: no, differing ones run eagerly."""
+        """Whether every replica's shapes must be equal: no, different shapes run eagerly."""
         return False
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether this process should write checkpoints: of workers in step only the leader."""
+        """Whether this process should write checkpoints: of synchronous workers, only the leader."""
         return self.worker_position().index == 0
 
     @property
     def should_save_summary(self) -> bool:
-        """Whether this process should write summaries: of workers in step only the leader."""
+        """Whether this process should write summaries: of synchronous workers, only the leader."""
         return self.should_checkpoint
 
     # --- variables --------------------------------------------------------------------------------
 
-    def make_variable(self, **options: Any) -> Variable:
+    def make_variable(self, **options: PyTree) -> Variable:
         """Returns a new variable that is synchronized on write. To be implemented by subclasses.
 
         Args:
@@ -113,34 +114,34 @@ class StrategyExtended:
         """
         raise NotImplementedError
 
-    def check_divides_variables(self, what: str) -> None:
-        """Checks that each replica may have a part of a variable.
+    def check_can_shard_variables(self, what: str) -> None:
+        """Checks that variables can be sharded over the replicas.
 
         Args:
-            what: What asks for that, for messages.
+            what: The feature that needs it, for messages.
 
         Raises:
             UnsupportedError: If not.
         """
         raise UnsupportedError(
-            f"{what} divides what every replica has a copy of between them, and "
-            f"{type(self._strategy).__name__} keeps variables elsewhere. Use a MirroredStrategy, "
+            f"{what} shards variables that every replica would have a copy of, but "
+            f"{type(self._strategy).__name__} stores variables elsewhere. Use a MirroredStrategy, "
             "MultiWorkerMirroredStrategy or TPUStrategy, or leave it out."
         )
 
     def create_variable(
         self,
-        initial_value: Any = None,
+        initial_value: Initializer = None,
         trainable: bool | None = None,
         *,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         constraint: Callable[[Any], Any] | None = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation | None = VariableAggregation.NONE,
-        shape: Any = None,
+        shape: ShapeLike = None,
     ) -> Variable:
-        """Returns a new variable, placed as this strategy does; what ``Variable(...)`` calls."""
+        """Returns a new variable with this strategy's placement; ``Variable(...)`` calls it."""
         self._check_synchronization(VariableSynchronization(synchronization))
         if constraint is not None and not callable(constraint):
             raise VariableError(f"constraint must be a function or None, got {constraint!r}.")
@@ -152,16 +153,18 @@ class StrategyExtended:
             "aggregation": VariableAggregation(aggregation or VariableAggregation.NONE),
         }
 
-        # Asked for here: what follows may run in another thread than that of the replica.
+        # Read the thread-local blocks here: `make` may run in another thread than the replica's.
         placement, once = current_placement(), counts_once()
         if placement is not None:
-            self.check_divides_variables(repr(placement))
+            self.check_can_shard_variables(repr(placement))
 
-        def make(value: Any) -> Variable:
+        def make(value: ArrayLike) -> Variable:
             if options["synchronization"] is VariableSynchronization.ON_READ:
                 made = self._make_sync_on_read(initial_value=value, counts_once=once, **options)
             else:
-                with placing(placement or current_placement()):  # a replica asks in its own thread
+                with placing(
+                    placement or current_placement()
+                ):  # `placement` is the replica's thread's
                     made = self.make_variable(initial_value=value, **options)
             check_shape(made, shape)
             made.keep_constraint(constraint)
@@ -173,7 +176,7 @@ class StrategyExtended:
         if callable(initial_value) and not isinstance(initial_value, Variable):
             initial_value = initial_value()
         value = jnp.asarray(operand_of(initial_value), dtype)
-        # Not by name: each replica may have made up its own, and the first one's is taken.
+        # The label has no name: each replica may have generated its own. The first replica's is used.
         created: Variable = replica.merge_per_replica(
             "creation of a variable",
             lambda _, values: make(self.first_replica(values)),
@@ -188,7 +191,7 @@ class StrategyExtended:
                 "default) or ON_READ."
             )
 
-    def _make_sync_on_read(self, *, counts_once: bool, **options: Any) -> Variable:
+    def _make_sync_on_read(self, *, counts_once: bool, **options: PyTree) -> Variable:
         return SyncOnReadVariable(self._strategy, counts_once=counts_once, **options)
 
     def variable_created_in_scope(self, v: Variable) -> bool:
@@ -211,7 +214,7 @@ class StrategyExtended:
         with self._strategy.scope():
             yield
 
-    def value_container(self, value: Any) -> Any:
+    def value_container(self, value: PyTree) -> Any:
         """Returns the distributed value that ``value`` belongs to: itself."""
         return value
 
@@ -220,11 +223,11 @@ class StrategyExtended:
     def reduce_to(
         self,
         reduce_op: ReduceOp | str,
-        value: Any,
+        value: PyTree,
         destinations: Any,
         options: CommunicationOptions | None = None,
     ) -> Any:
-        """Combines a per-replica value and puts the result where ``destinations`` lives.
+        """Combines a per-replica value and puts the result on the devices of ``destinations``.
 
         Args:
             reduce_op: How to combine.
@@ -233,7 +236,7 @@ class StrategyExtended:
             options: Packing.
 
         Returns:
-            ``Mirrored`` values; arrays if ``destinations`` is one device, or lives on one.
+            ``Mirrored`` values; arrays if ``destinations`` is one device, or is on one.
         """
         return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
 
@@ -243,7 +246,7 @@ class StrategyExtended:
         value_destination_pairs: Sequence[tuple[Any, Any]],
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
-        """Like ``reduce_to`` for several values, which travel together."""
+        """Like ``reduce_to`` for several values, in bucketed collectives."""
         op = ReduceOp(reduce_op)
         context.require_cross_replica(self._strategy, "extended.reduce_to")
         leaves: list[Any] = []
@@ -270,7 +273,7 @@ class StrategyExtended:
         for position, value in enumerate(values):
             value = per_replica_of(value)
             if self._group.size == 1:
-                results[position] = reduce_alone(op, only_value(value, self._group))
+                results[position] = reduce_single(op, only_value(value, self._group))
             elif is_per_replica(value):
                 distributed.append(position)
             elif self._group.spans_processes:
@@ -287,7 +290,7 @@ class StrategyExtended:
                     "use MEAN."
                 )
             else:
-                results[position] = reduce_alone(op, value)
+                results[position] = reduce_single(op, value)
         pairs = [
             (own_value(per_replica_of(values[position]), self._group), self._group)
             for position in distributed
@@ -300,42 +303,42 @@ class StrategyExtended:
 
     @property
     def gradient_options(self) -> CommunicationOptions | None:
-        """How gradients travel, and what ``ReplicaContext.all_reduce`` is given without options."""
+        """Communication options of gradients, and the default of ``ReplicaContext.all_reduce``."""
         return None
 
     def worker_position(self) -> WorkerPosition:
-        """Returns where this process stands among those that read the same input: alone."""
+        """Returns this process's position among the workers that read the same input: the only one."""
         return WorkerPosition(num_replicas=self._group.size)
 
-    def leader_value(self, value: Any, name: str) -> Any:
-        """Returns a value as the leader has it: here, the only one there is."""
+    def leader_value(self, value: ArrayLike, name: str) -> Any:
+        """Returns the leader's value; here, this process is the leader."""
         return value
 
     @property
     def expects_values(self) -> bool:
-        """Whether the next variable gets another first value than it is created with: never."""
+        """Whether another value replaces the initial value of the next variable: never."""
         return False
 
-    def expected_value(self, value: Any, name: str) -> Any | None:
-        """Returns what a variable is to have in place of its first value: here, nothing else."""
+    def expected_value(self, value: ArrayLike, name: str) -> Any | None:
+        """Returns the value that replaces a variable's initial value; here, ``None``."""
         return None
 
-    def note_created(self, variable: DistributedVariable, first: Any) -> None:
-        """Notes that a variable has its first value; here, nobody asks."""
+    def note_created(self, variable: DistributedVariable, first: ArrayLike) -> None:
+        """Records that a variable has its initial value; a no-op here."""
 
-    def reduce_value(self, op: ReduceOp, value: Any) -> Any:
+    def reduce_value(self, op: ReduceOp, value: ArrayLike) -> Any:
         """Returns one per-replica value combined over the replicas."""
         return self.reduce_values(op, [value])[0]
 
-    def first_replica(self, value: Any) -> Any:
-        """Returns the first replica's part of a structure of per-replica values."""
+    def first_replica(self, value: PyTree) -> Any:
+        """Returns the first replica's components of a structure of per-replica values."""
 
-        def first(leaf: Any) -> Any:
+        def first(leaf: Leaf) -> Any:
             return first_replica(leaf, self._group) if isinstance(leaf, PerReplica) else leaf
 
         return map_values(first, value)
 
-    def gather_value(self, value: Any, axis: int) -> Any:
+    def gather_value(self, value: ArrayLike, axis: int) -> Any:
         """Returns the replicas' arrays concatenated along ``axis``."""
         value = per_replica_of(value)
         if self._group.size == 1:
@@ -352,7 +355,7 @@ class StrategyExtended:
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Runs ``fn`` in every replica; what ``Strategy.run`` calls."""
+        """Runs ``fn`` in every replica; ``Strategy.run`` calls it."""
         return call_for_each_replica(self._strategy, self._group, fn, args, dict(kwargs or {}))
 
     def update(
@@ -363,21 +366,21 @@ class StrategyExtended:
         kwargs: dict[str, Any] | None = None,
         group: bool = True,
     ) -> Any:
-        """Calls ``fn(var, *args, **kwargs)`` where the variable lives, to update it.
+        """Calls ``fn(var, *args, **kwargs)`` where the variable is stored, to update it.
 
         Call it in cross-replica context, usually from a function given to ``merge_call``, with values
-        from ``reduce_to``; or in every replica, which meet to do it once. What the replicas pass is then
-        taken to be the same in all of them: the first one's is used.
+        from ``reduce_to``; or in every replica, which synchronize to run it once. In that case the
+        arguments must be the same in all replicas: the first replica's are used.
 
         Args:
             var: A variable.
-            fn: Updates it. Gets the arrays of ``Mirrored`` arguments.
+            fn: Updates it. It gets the arrays of ``Mirrored`` arguments.
             args: Positional arguments.
             kwargs: Keyword arguments.
-            group: Whether to return one merged result; else a list with one for each copy.
+            group: Whether to return one merged result; else a list with one result for each copy.
 
         Raises:
-            VariableError: If an argument differs between replicas and the variable must not.
+            VariableError: If an argument differs between replicas but the variable must not.
         """
         call = (tuple(args), dict(kwargs or {}))
         frame = context.current_frame()
@@ -398,7 +401,7 @@ class StrategyExtended:
         kwargs: dict[str, Any],
         group: bool,
     ) -> Any:
-        """Updates a variable with what every replica has passed."""
+        """Updates a variable with the merged arguments of all replicas."""
         if not isinstance(var, SyncOnReadVariable):
             args, kwargs = self.first_replica((args, kwargs))
         result = self.update_where_it_lives(var, fn, args, kwargs)
@@ -419,7 +422,7 @@ class StrategyExtended:
         )
         return fn(var, *positional, **keywords)
 
-    def _update_argument(self, var: Variable, leaf: Any) -> Any:
+    def _update_argument(self, var: Variable, leaf: Leaf) -> Any:
         if isinstance(leaf, PerReplica) and self._group.size > 1:
             raise VariableError(
                 f"extended.update() of {var.name!r} got a PerReplica argument, with which its copies "

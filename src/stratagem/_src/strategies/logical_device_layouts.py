@@ -1,4 +1,4 @@
-"""``LogicalDeviceLayouts``: how values lie on the devices of a replica that has several."""
+"""``LogicalDeviceLayouts``: layouts of values over a replica's logical devices (model parallelism)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import ContextError, DeviceError, NotAnArrayError
+from stratagem._src.core.types import Tensor
 from stratagem._src.current_strategy import context
 from stratagem._src.mesh.logical_devices import (
     PartitionedGroup,
@@ -23,14 +24,14 @@ __all__ = ["LogicalDeviceLayouts"]
 
 
 class LogicalDeviceLayouts(Strategy):
-    """A strategy whose replicas may have several devices each, their logical devices."""
+    """A strategy whose replicas may have several logical devices each."""
 
     _may_assign = True
 
-    def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
-        """Returns ``tensor``, not split: it is whole on logical device ``logical_device_id``.
+    def experimental_assign_to_logical_device(self, tensor: Tensor, logical_device_id: int) -> Any:
+        """Returns ``tensor`` unsharded on logical device ``logical_device_id``.
 
-        Differs from tf.distribute: all logical devices run one program, so the value is whole on the
+        Differs from tf.distribute: all logical devices run one program, so the value is replicated on the
         others too, and they compute it as well.
 
         Args:
@@ -57,7 +58,7 @@ class LogicalDeviceLayouts(Strategy):
         return self._lay_out(tensor, (), "experimental_assign_to_logical_device")
 
     def experimental_split_to_logical_devices(
-        self, tensor: Any, partition_dimensions: Sequence[int]
+        self, tensor: Tensor, partition_dimensions: Sequence[int]
     ) -> Any:
         """Returns ``tensor``, split over the logical devices of this replica.
 
@@ -65,11 +66,11 @@ class LogicalDeviceLayouts(Strategy):
 
         Args:
             tensor: An array of this replica.
-            partition_dimensions: Into how many parts each dim is split. Their product is the number of
-                logical devices.
+            partition_dimensions: Number of partitions of each dim. Their product is the number of logical
+                devices.
 
         Raises:
-            ValueError: If there is not one number for each dim, the product is another, or a dim is not
+            ValueError: If there is not one number for each dim, the product differs, or a dim is not
                 divisible by its number.
             ContextError: Outside of ``run``.
 
@@ -80,8 +81,8 @@ class LogicalDeviceLayouts(Strategy):
         check_partition(array.shape, num_parts, num_logical_devices(self.replica_group))
         return self._lay_out(array, num_parts, "experimental_split_to_logical_devices")
 
-    def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
-        """Returns ``tensor``, whole on every logical device of this replica.
+    def experimental_replicate_to_logical_devices(self, tensor: Tensor) -> Any:
+        """Returns ``tensor`` replicated on every logical device of this replica.
 
         Args:
             tensor: An array of this replica.
@@ -93,26 +94,26 @@ class LogicalDeviceLayouts(Strategy):
         """
         return self._lay_out(tensor, (), "experimental_replicate_to_logical_devices")
 
-    def _lay_out(self, tensor: Any, num_parts: Sequence[int], caller: str) -> Any:
-        """Returns ``tensor`` with each dim split into so many parts, where a step is compiled.
+    def _lay_out(self, tensor: Tensor, num_parts: Sequence[int], caller: str) -> Any:
+        """Returns ``tensor`` with a sharding constraint in a compiled step; unchanged in an eager one.
 
         Args:
             tensor: An array of this replica.
-            num_parts: One number for each dim, or none to have it whole everywhere.
-            caller: Who asks, for error messages.
+            num_parts: Number of partitions of each dim; empty to replicate.
+            caller: The public method, for error messages.
         """
         array = _replica_array(tensor)
         replica = context.get_replica_context()
         if replica is None or replica.strategy is not self:
             raise ContextError(
-                f"{caller}() lays out a value of one replica and must be called inside the function "
+                f"{caller}() applies to a value of one replica and must be called inside the function "
                 "given to run() of the same strategy."
             )
         group = self.replica_group
         return group.constrain(array, num_parts) if isinstance(group, PartitionedGroup) else array
 
 
-def _replica_array(tensor: Any) -> Any:
+def _replica_array(tensor: Tensor) -> Any:
     if isinstance(tensor, PerReplica):
         raise NotAnArrayError(
             "A layout over logical devices is for one replica's array, got a PerReplica. Pass it to "

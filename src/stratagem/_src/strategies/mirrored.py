@@ -1,10 +1,9 @@
-"""``MirroredStrategy``: synchronous training on the devices of one machine."""
+"""``MirroredStrategy``: synchronous data parallelism on the devices of one machine."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 
@@ -13,11 +12,12 @@ from stratagem._src.collectives.hierarchical_copy_all_reduce import Hierarchical
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
 from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.core.types import PyTree
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.logical_devices import grouped, num_logical_devices
-from stratagem._src.strategies.alone_among_workers import warn_if_alone_among_workers
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
+from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchronized
 from stratagem._src.variables.fully_sharded import current_placement
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.initial_array import initial_array
@@ -31,18 +31,18 @@ _logger = logging.getLogger("stratagem")
 
 
 class MirroredStrategy(LogicalDeviceLayouts):
-    """Runs one replica on each device of this machine, in step, with variables mirrored on all.
+    """Synchronous data parallelism on one machine: one replica per device, with mirrored variables.
 
     With ``devices_per_replica`` a replica has several devices, its logical devices, and the
-    ``experimental_…_logical_device…`` methods say how values are laid out over them: parallelism within the
-    model, beside that over data.
+    ``experimental_…_logical_device…`` methods define how values are laid out over them: model parallelism
+    in addition to data parallelism.
 
     Args:
-        devices: Names such as ``"GPU:0"``, ``jax.Device`` objects, or ``None`` for every accelerator,
-            and where there is none every CPU device. CPU devices that do not exist are provided, if
-            the JAX backend has not started yet.
+        devices: Names such as ``"GPU:0"``, ``jax.Device`` objects, or ``None`` for all accelerators, or
+            all CPU devices if there are none. CPU devices that do not exist are created, if the JAX
+            backend is not initialized yet.
         cross_device_ops: How values are reduced; default ``NcclAllReduce()``.
-        devices_per_replica: How many of the devices, one after the other, each replica has.
+        devices_per_replica: Number of consecutive devices of each replica.
 
     JAX equivalent: ``jax.shard_map`` over a mesh of the devices, with replicated parameters.
 
@@ -59,7 +59,7 @@ class MirroredStrategy(LogicalDeviceLayouts):
         devices_per_replica: int = 1,
     ) -> None:
         group = grouped(resolve_devices(devices), devices_per_replica)
-        warn_if_alone_among_workers(type(self).__name__)
+        warn_if_unsynchronized(type(self).__name__)
         super().__init__(MirroredExtended(self, group, check_cross_device_ops(cross_device_ops)))
         _logger.info("Using %s with devices %s", type(self).__name__, group.device_names)
 
@@ -73,15 +73,15 @@ class MirroredExtended(StrategyExtended):
         return num_logical_devices(self.replica_group)
 
     @property
-    def divides_variables(self) -> bool:
-        """Whether variables that are to lie in parts do: not where there is one replica."""
+    def shards_variables(self) -> bool:
+        """Whether ``FullySharded`` has an effect: not with one replica."""
         return self._group.size > 1
 
-    def make_variable(self, **options: Any) -> Variable:
-        """Returns a mirrored variable, or one that lies in parts."""
+    def make_variable(self, **options: PyTree) -> Variable:
+        """Returns a mirrored variable, or a fully sharded one in a ``FullySharded`` block."""
         options["synchronization"] = VariableSynchronization.ON_WRITE
         placement = current_placement()
-        if placement is None or not self.divides_variables:
+        if placement is None or not self.shards_variables:
             return MirroredVariable(self._strategy, **options)
         options["initial_value"] = value = initial_array(options["initial_value"], options["dtype"])
         if not value.ndim or value.size < placement.min_size:
@@ -99,8 +99,8 @@ class MirroredExtended(StrategyExtended):
                 "outside of FullySharded; Optimizer(shard_state=True) shards its state with either."
             )
 
-    def check_divides_variables(self, what: str) -> None:
-        """Checks that values travel in a way that is known to add them up.
+    def check_can_shard_variables(self, what: str) -> None:
+        """Checks that the cross-device ops are compatible with reduce-scatter.
 
         Raises:
             UnsupportedError: If not.
@@ -108,8 +108,8 @@ class MirroredExtended(StrategyExtended):
         ops = type(self._cross_device_ops)
         if ops not in (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice):
             raise UnsupportedError(
-                f"{what} sums the parts of gradients by XLA's reduce-scatter, and not by "
-                f"{ops.__name__}, which {type(self._strategy).__name__} was made with. Use NcclAllReduce, "
+                f"{what} sums gradients with XLA's reduce-scatter, not with {ops.__name__}, with which "
+                f"{type(self._strategy).__name__} was created. Use NcclAllReduce, "
                 "HierarchicalCopyAllReduce or ReductionToOneDevice, or leave it out."
             )
 

@@ -1,4 +1,4 @@
-"""What strategies of several processes have in common."""
+"""``MultiWorkerExtended``: components of strategies that span several processes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from stratagem._src.core.communication_options import (
 )
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.input.splitting import WorkerPosition
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
@@ -31,17 +32,17 @@ from stratagem._src.variables.distributed_variable import DistributedVariable
 
 __all__ = ["MultiWorkerExtended"]
 
-_BROADCAST_BYTES = 16 << 20
+_BROADCAST_CHUNK_BYTES = 16 << 20
 
 
 class MultiWorkerExtended(MirroredExtended):
     """Puts a copy of every variable on every replica's device, in all processes.
 
     Args:
-        strategy: The strategy this belongs to.
+        strategy: The strategy that it belongs to.
         group: The replicas' devices.
-        options: Of its collectives.
-        is_elastic: Whether the workers may form anew.
+        options: Options of its collectives.
+        is_elastic: Whether the set of workers may change (elastic re-rendezvous).
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class MultiWorkerExtended(MirroredExtended):
 
     @property
     def experimental_between_graph(self) -> bool:
-        """Whether every worker runs a program of its own: yes."""
+        """Whether every worker runs its own program: yes."""
         return True
 
     @property
-    def divides_variables(self) -> bool:
-        """Whether variables that are to lie in parts do: also where other workers are yet to come."""
-        return self.is_elastic or super().divides_variables
+    def shards_variables(self) -> bool:
+        """Whether ``FullySharded`` has an effect: even with one replica, if other workers may join."""
+        return self.is_elastic or super().shards_variables
 
     @property
     def gradient_options(self) -> CommunicationOptions:
@@ -76,7 +77,7 @@ class MultiWorkerExtended(MirroredExtended):
         return self._options
 
     def worker_position(self) -> WorkerPosition:
-        """Returns where this process stands among those that read the same input."""
+        """Returns this process's position among the workers that read the same input."""
         joined = joined_cluster()
         if joined is None or not self._group.spans_processes:
             return WorkerPosition(num_replicas=self._group.size)
@@ -87,25 +88,25 @@ class MultiWorkerExtended(MirroredExtended):
     ) -> list[Any]:
         """Returns each per-replica value combined over the replicas of all workers."""
         if options is None:
-            # What is no gradient, a count or a metric, is not rounded.
+            # No gradient compression here: counts and metrics must not be rounded.
             options = dataclasses.replace(self._options, dtype=None)
         if options.timeout_seconds not in (None, self._options.timeout_seconds):
             raise InvalidArgumentError(
-                "The deadline of collectives belongs to the whole strategy, got timeout_seconds="
-                f"{options.timeout_seconds} for one. Give it to "
+                "The timeout of collectives is set for the whole strategy, got timeout_seconds="
+                f"{options.timeout_seconds} for one collective. Pass it to "
                 "MultiWorkerMirroredStrategy(communication_options=...)."
             )
         _check_implementation(options.implementation, self._group.devices[0].platform)
         return super().reduce_values(op, values, options)
 
-    # --- workers that form anew -----------------------------------------------------------------------
+    # --- elastic jobs: the set of workers changes -----------------------------------------------------
 
     def use_group(self, group: ReplicaGroup) -> None:
-        """Has replicas on other devices from now on; those of before are gone."""
+        """Replaces the replicas' devices; the old ones are gone."""
         self._group = group
 
     def created_variables(self) -> list[DistributedVariable]:
-        """Returns the variables that were created in the scope and still exist, in that order."""
+        """Returns the live variables that were created in the scope, in creation order."""
         alive = [(reference, reference()) for reference in self._created]
         self._created = [reference for reference, variable in alive if variable is not None]
         return sorted(
@@ -113,33 +114,33 @@ class MultiWorkerExtended(MirroredExtended):
         )
 
     def expect(self, values: Iterable[np.ndarray[Any, Any]]) -> None:
-        """Gives these values to the next variables that are created here: other workers have them."""
+        """Sets the values of the next new variables, which other workers already have."""
         self._expected = collections.deque(values)
 
     @property
     def expected(self) -> list[np.ndarray[Any, Any]]:
-        """The values that have not been given to a variable yet."""
+        """The expected values that no variable has taken yet."""
         return list(self._expected)
 
     @property
     def expects_values(self) -> bool:
-        """Whether other workers have the next variable that is created here already."""
+        """Whether other workers already have the next variable that this worker creates."""
         return bool(self._expected)
 
-    def expected_value(self, value: Any, name: str) -> Any | None:
-        """Returns what other workers have of a variable that is created here later than there."""
+    def expected_value(self, value: ArrayLike, name: str) -> Any | None:
+        """Returns the other workers' value of a variable that this worker creates after them."""
         if not self._expected:
             return None
         return _check_expected(self._expected.popleft(), value, name)
 
-    def note_created(self, variable: DistributedVariable, first: Any) -> None:
-        """Notes that a variable has its first value, if the workers may form anew."""
+    def note_created(self, variable: DistributedVariable, first: ArrayLike) -> None:
+        """Records a variable and its initial value, if the job is elastic."""
         if self.is_elastic:
             self._created.append(weakref.ref(variable))
             self._first.append((self._created[-1], first))
 
     def first_values(self) -> list[tuple[DistributedVariable, Any]]:
-        """Returns the variables that were created since ``forget_first_values``, with what they had."""
+        """Returns the variables since the last ``forget_first_values``, with their initial values."""
         alive = [(reference(), first) for reference, first in self._first]
         return sorted(
             ((variable, first) for variable, first in alive if variable is not None),
@@ -147,34 +148,36 @@ class MultiWorkerExtended(MirroredExtended):
         )
 
     def forget_first_values(self) -> None:
-        """Forgets what new variables had at first."""
+        """Forgets the initial values of new variables."""
         self._first.clear()
 
-    def leader_value(self, value: Any, name: str) -> Any:
-        """Returns a value as the leader has it."""
+    def leader_value(self, value: ArrayLike, name: str) -> Any:
+        """Returns the leader's value (a broadcast)."""
         if not self._group.spans_processes or is_tracer(value):
             return value
         host = np.asarray(value)
         described = [name, list(host.shape), host.dtype.name]
-        every = process_watch().exchange("variables", described, f"creation of variable {name!r}")
+        every = process_monitor().all_gather_object(
+            "variables", described, f"creation of variable {name!r}"
+        )
         _check_same_variable(every)
         raw = self.broadcast(host.tobytes(), host.nbytes, from_worker=0)
         return jax.numpy.asarray(np.frombuffer(raw, host.dtype).reshape(host.shape))
 
     def broadcast(self, raw: bytes, num_bytes: int, *, from_worker: int) -> bytes:
-        """Returns what one worker gives, in all.
+        """Broadcasts bytes from one worker to all.
 
         Args:
-            raw: What this worker gives, if it is the one.
-            num_bytes: How much that is, in all workers.
-            from_worker: Which worker.
+            raw: The bytes, in the worker that sends them.
+            num_bytes: Their number, in all workers.
+            from_worker: The worker that sends them.
         """
         if not self._group.spans_processes:
             return raw
         gives = self.worker_position().index == from_worker
         received = bytearray()
-        for start in range(0, num_bytes, _BROADCAST_BYTES):
-            size = min(_BROADCAST_BYTES, num_bytes - start)
+        for start in range(0, num_bytes, _BROADCAST_CHUNK_BYTES):
+            size = min(_BROADCAST_CHUNK_BYTES, num_bytes - start)
             words = _words(size)
             if gives:
                 words.view(np.uint8)[:size] = np.frombuffer(raw, np.uint8, size, start)
@@ -216,14 +219,14 @@ def _check_same_variable(every: list[Any]) -> None:
 
 
 def _creation_number(variable: DistributedVariable) -> int:
-    # A traced function gives variables their first values in another order than an eager one.
+    # A traced function initializes variables in another order than it creates them.
     return variable.creation_number
 
 
-def _check_expected(expected: np.ndarray[Any, Any], value: Any, name: str) -> Any:
+def _check_expected(expected: np.ndarray[Any, Any], value: ArrayLike, name: str) -> Any:
     if (expected.shape, expected.dtype) != (tuple(value.shape), value.dtype):
         raise InvalidArgumentError(
-            "Every worker must create the same variables in the same order, but a worker that came later "
+            "Every worker must create the same variables in the same order, but a worker that joined later "
             f"created {name!r} of shape {value.shape} and dtype {value.dtype.name} where the others have "
             f"one of shape {expected.shape} and dtype {expected.dtype.name}."
         )
@@ -231,5 +234,8 @@ def _check_expected(expected: np.ndarray[Any, Any], value: Any, name: str) -> An
 
 
 def _words(num_bytes: int) -> np.ndarray[Any, Any]:
-    """Returns room for bytes as numbers, of which a power of two needs few programs."""
+    """Returns a buffer for bytes as ``uint32`` words.
+
+    Its length is a power of two: broadcasts of many sizes then share few compiled programs.
+    """
     return np.zeros(1 << max(0, (num_bytes - 1).bit_length() - 2), np.uint32)

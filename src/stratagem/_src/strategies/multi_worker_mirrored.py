@@ -1,4 +1,4 @@
-"""``MultiWorkerMirroredStrategy``: synchronous training on the devices of many machines."""
+"""``MultiWorkerMirroredStrategy``: synchronous data parallelism on the devices of many machines."""
 
 from __future__ import annotations
 
@@ -28,27 +28,26 @@ _logger = logging.getLogger("stratagem")
 
 
 class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
-    """Runs one replica on each device of each worker, in step, with variables mirrored on all.
+    """Synchronous data parallelism on many machines: one replica per device, with mirrored variables.
 
-    Every worker runs the same program. Make the strategy at its start, before anything computes: it
-    joins the other workers, and waits until all are there. The chief, or else worker 0, leads: its
-    initial values are everybody's. An evaluator, or a process without a cluster, works alone with its
-    own devices.
+    Every worker runs the same program. Create the strategy at the start of the program, before the JAX
+    backend is initialized: it joins the other workers and waits for all of them. The chief, or else worker
+    0, is the leader: all workers use its initial values. An evaluator, or a process without a cluster, uses
+    only its own devices.
 
-    A worker that is gone, stopped, or stuck ends the calls of all others with ``UnavailableError``,
-    which names it. On CPU variables keep the values from before the call; elsewhere their memory may
-    have been given to the program that was lost.
+    If a worker is lost, stopped or stuck, the calls of all others raise ``UnavailableError``, which names
+    it. On CPU, variables keep the values from before the call; on other platforms their buffers may have
+    been donated to the failed program.
 
     Args:
-        cluster_resolver: Says who the workers are. Default: what the environment tells, ``TF_CONFIG``
-            first.
-        communication_options: Packing, the implementation, and how many seconds a step may wait for
-            other workers (``timeout_seconds``; default 300).
-        devices_per_replica: How many of a worker's devices each replica has, as in ``MirroredStrategy``.
+        cluster_resolver: Describes the workers. Default: from the environment, ``TF_CONFIG`` first.
+        communication_options: Packing, the implementation, and the number of seconds that a step may wait
+            for other workers (``timeout_seconds``; default 300).
+        devices_per_replica: Number of a worker's devices of each replica, as in ``MirroredStrategy``.
 
     Raises:
-        UnavailableError: If some worker does not come in time.
-        BackendStartedError: If something was computed before.
+        UnavailableError: If a worker does not join in time.
+        BackendStartedError: If the JAX backend is already initialized.
 
     JAX equivalent: ``jax.distributed.initialize`` and ``jax.shard_map`` over all processes' devices.
 
@@ -86,18 +85,19 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
     def num_replicas_in_sync(self) -> int:
         """Number of replicas over which gradients are combined.
 
-        In a worker that takes the place of a lost one, and has not been let in yet, it is the number
-        that there will be if all planned workers are there.
+        In a replacement worker that is not admitted yet, it is the number of replicas with all planned
+        workers.
         """
         job = self.elastic_job
         if job is not None and job.is_waiting:
             return self.replica_group.size * len(job.planned)
         return super().num_replicas_in_sync
 
-    def form_anew(self) -> None:
-        """Goes on with the workers that are left of an elastic job, and with those that have come.
+    def rerendezvous(self) -> None:
+        """Re-forms the cluster of an elastic job with the remaining and the joining workers.
 
-        The devices of before are gone when it returns, and with them the values of all variables.
+        It replaces the JAX backend: when it returns, the old devices and the values of all variables are
+        gone.
         """
         assert self.elastic_job is not None
         self.elastic_job.next_generation()
@@ -106,7 +106,7 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """What says which machines take part; without a cluster one whose ``task_type`` is ``None``."""
+        """The cluster resolver; without a cluster, one whose ``task_type`` is ``None``."""
         return self._cluster_resolver
 
     def __repr__(self) -> str:
@@ -118,11 +118,11 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
 
 
 class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
-    """``MultiWorkerMirroredStrategy`` with the arguments of older code.
+    """``MultiWorkerMirroredStrategy`` with the deprecated constructor arguments.
 
     Args:
-        communication: Which library moves the data.
-        cluster_resolver: Says who the workers are.
+        communication: The communication library.
+        cluster_resolver: Describes the workers.
 
     >>> import stratagem as sg
     >>> experimental = sg.distribute.experimental

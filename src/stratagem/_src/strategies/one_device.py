@@ -1,4 +1,4 @@
-"""``OneDeviceStrategy``: everything on one device of your choice."""
+"""``OneDeviceStrategy``: one replica on one given device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.strategies.alone_among_workers import warn_if_alone_among_workers
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
+from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchronized
 
 __all__ = ["OneDeviceStrategy"]
 
@@ -18,7 +18,7 @@ __all__ = ["OneDeviceStrategy"]
 class OneDeviceStrategy(Strategy):
     """Runs one replica, and keeps its variables, on one device.
 
-    Use it to try code that is written for strategies before spreading it over many devices.
+    Use it to test code that is written for strategies before it runs on many devices.
 
     Args:
         device: Name of the device, or a ``jax.Device``.
@@ -40,7 +40,7 @@ class OneDeviceStrategy(Strategy):
         if not isinstance(device, (str, jax.Device)):
             raise DeviceError(f"OneDeviceStrategy needs one device, got {device!r}.")
         group = ReplicaGroup.of(resolve_devices(device))
-        warn_if_alone_among_workers(type(self).__name__)
+        warn_if_unsynchronized(type(self).__name__)
         super().__init__(_OneDeviceExtended(self, group, NcclAllReduce()))
 
 

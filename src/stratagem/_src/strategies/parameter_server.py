@@ -65,7 +65,7 @@ class ParameterServerStrategy(Strategy):
         resumed: Whether the state on the servers was taken over. If not, restore a checkpoint.
 
     Raises:
-        ValueError: If the cluster has no parameter servers, no ``worker`` job (which may be empty at first),
+        ValueError: If the cluster has no parameter servers, no ``worker`` job (it may be empty at first),
             several chiefs, or unknown jobs, or if this task is not the coordinator.
         PSUnavailableError: If a parameter server does not answer within a minute.
 
@@ -257,8 +257,8 @@ class ParameterServerExtended(StrategyExtended):
             return super().create_variable(initial_value, shape=shape, **options)
         if self._make_per_worker_variable is None:
             raise ContextError(
-                "A variable with per_worker_variable=True is stored on the workers, which only a coordinator "
-                "can reach. Create ClusterCoordinator(strategy) first."
+                "A variable with per_worker_variable=True is stored on the workers, which only a "
+                "coordinator can reach. Create ClusterCoordinator(strategy) first."
             )
         created = self._make_per_worker_variable(initial_value=initial_value, **options)
         check_shape(created, shape)

@@ -1,4 +1,4 @@
-"""How ``Strategy.reduce`` combines values over the replicas and along an axis of each."""
+"""``Strategy.reduce`` with an axis: combines values over the replicas and along axes of each array."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from stratagem._src.collectives.replica_programs import spmd_map
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, DTypeLike, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables.as_per_replica import is_per_replica
 
@@ -27,34 +28,34 @@ __all__ = ["reduce_along"]
 
 
 def reduce_along(
-    extended: StrategyExtended, op: ReduceOp, value: Any, axes: tuple[int, ...]
+    extended: StrategyExtended, op: ReduceOp, value: ArrayLike, axes: tuple[int, ...]
 ) -> Any:
     """Returns a value combined over the replicas and along axes of each replica's array.
 
-    A mean divides by the true number of elements, also when replicas hold different numbers.
+    A mean divides by the true number of elements, even if replicas have different numbers.
 
     Args:
-        extended: Of the strategy, which combines over the replicas.
+        extended: The strategy's ``extended``, which combines over the replicas.
         op: How to combine.
         value: A per-replica value, or one that is the same for all.
         axes: Dimensions of each replica's array.
 
     Raises:
         ShapeMismatchError: If the value has no such axis.
-        ValueError: If such values cannot be combined so.
+        ValueError: If the op does not support such values.
     """
     if isinstance(value, IndexedSlices):
         raise ValueError("IndexedSlices can be reduced over replicas only: use axis=None.")
     group = extended.replica_group
     if not is_per_replica(value):
         if group.size > 1 and op is ReduceOp.SUM and not group.spans_processes:
-            return extended.reduce_value(op, value)  # which refuses
-        array = jnp.asarray(taken(value))
+            return extended.reduce_value(op, value)  # raises
+        array = jnp.asarray(own_host_array(value))
         dtype = _result_dtype(op, array.dtype)
         partial, count = _partial(op, array, axes)
         if not group.spans_processes:
             return _combine(op, dtype, [(partial, count)], count, lambda parts: parts[0])
-        # Each worker has a value of its own, of the same shape where it is traced.
+        # Each worker has its own value; in a traced function all have the same shape.
         num_workers = group.size // group.local_size
         total = (
             count * num_workers
@@ -72,7 +73,7 @@ def reduce_along(
         return _reduce_along_spmd(extended, op, value.local, axes)
     if value.staged:
         return spmd_map(lambda part: _reduce_along_spmd(extended, op, part, axes), [value], group)
-    arrays = [jnp.asarray(taken(part)) for part in value.values]
+    arrays = [jnp.asarray(own_host_array(part)) for part in value.values]
     partials = [_partial(op, array, axes) for array in arrays]
     return _combine(
         op,
@@ -88,15 +89,15 @@ def reduce_along(
 
 
 def _count_everywhere(group: ReplicaGroup, partials: list[tuple[Any, int]]) -> int:
-    """Returns how many elements went into the partial results of all replicas."""
+    """Returns the number of elements in the partial results of all replicas."""
     count = sum(count for _, count in partials)
     if not group.spans_processes:
         return count
-    return sum(process_watch().exchange("counts", count, "reduce along an axis"))
+    return sum(process_monitor().all_gather_object("counts", count, "reduce along an axis"))
 
 
 def _reduce_along_spmd(
-    extended: StrategyExtended, op: ReduceOp, local: Any, axes: tuple[int, ...]
+    extended: StrategyExtended, op: ReduceOp, local: Tensor, axes: tuple[int, ...]
 ) -> Any:
     partial, count = _partial(op, local, axes)
     size = extended.replica_group.size
@@ -114,18 +115,18 @@ def _across(op: ReduceOp) -> ReduceOp:
     return ReduceOp.SUM if op is ReduceOp.MEAN else op
 
 
-def _result_dtype(op: ReduceOp, dtype: Any) -> Any:
+def _result_dtype(op: ReduceOp, dtype: DTypeLike) -> Any:
     if op is ReduceOp.MEAN:
         return _mean_dtype(dtype)
     return jnp.int32 if op is ReduceOp.SUM and dtype == jnp.bool_ else dtype
 
 
-def _mean_dtype(dtype: Any) -> Any:
+def _mean_dtype(dtype: DTypeLike) -> Any:
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.promote_types(dtype, jnp.float32)
 
 
-def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]:
-    """Returns one replica's array combined along ``axes``, and how many elements went into each."""
+def _partial(op: ReduceOp, array: ArrayLike, axes: tuple[int, ...]) -> tuple[Any, int]:
+    """Returns one replica's array combined along ``axes``, and the number of elements in each result."""
     for axis in axes:
         if not -array.ndim <= axis < array.ndim:
             raise ShapeMismatchError(
@@ -143,15 +144,15 @@ def _partial(op: ReduceOp, array: Any, axes: tuple[int, ...]) -> tuple[Any, int]
     limits: tuple[float, float] = (-np.inf, np.inf)
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         limits = (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
-    # As numbers of the dtype: JAX takes those of Python for 32 bits with a sign.
+    # As NumPy scalars of the dtype: JAX would treat Python integers as int32.
     low, high = np.array(limits, array.dtype)
     if op is ReduceOp.MIN:
         return jnp.min(array, axis=positions, initial=high), count
     return jnp.max(array, axis=positions, initial=low), count
 
 
-def _sum_dtype(op: ReduceOp, dtype: Any) -> Any:
-    """Returns in which dtype to add: the result's own, or a wider one where sums may not fit it."""
+def _sum_dtype(op: ReduceOp, dtype: DTypeLike) -> Any:
+    """Returns the dtype in which to sum: the result's, or a wider one if sums may overflow."""
     if dtype in (jnp.float16, jnp.bfloat16):
         return jnp.float32
     if op is ReduceOp.MEAN:
@@ -161,12 +162,12 @@ def _sum_dtype(op: ReduceOp, dtype: Any) -> Any:
 
 def _combine(
     op: ReduceOp,
-    dtype: Any,
+    dtype: DTypeLike,
     partials: list[tuple[Any, int]],
     total: int,
     across: Callable[[list[Any]], Any],
 ) -> Any:
     if total == 0 and op in (ReduceOp.MIN, ReduceOp.MAX):
-        raise ShapeMismatchError(f"{op.name} of no elements at all is not defined.")
+        raise ShapeMismatchError(f"{op.name} of zero elements is not defined.")
     result = across([partial for partial, _ in partials])
     return (result / total if op is ReduceOp.MEAN else result).astype(dtype)

@@ -1,4 +1,4 @@
-"""How values are brought into the form in which replicas' values are combined."""
+"""Conversion of values to per-replica values that can be reduced."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from jax.sharding import PartitionSpec
 from stratagem._src.core import structures
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica, check_size
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["flatten_reducible", "once_per_worker", "only_value", "own_value"]
 
 
-def flatten_reducible(value: Any) -> tuple[list[Any], Any]:
-    """Returns the values in a structure that are reduced one by one, and the structure."""
+def flatten_reducible(value: PyTree) -> tuple[list[Any], Any]:
+    """Flattens a structure into the values that are reduced one by one."""
     return structures.flatten(
         value,
         is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
     )
 
 
-def only_value(value: Any, group: ReplicaGroup) -> Any:
-    """Returns the array of the only replica."""
+def only_value(value: ArrayLike, group: ReplicaGroup) -> Any:
+    """Returns the array of the only replica of a strategy with one replica."""
     if isinstance(value, PerReplica):
         check_size(value, group)
         return value.values[0]
     return array_of(value)
 
 
-def once_per_worker(value: Any, group: ReplicaGroup, op: ReduceOp) -> PerReplica:
-    """Returns a value of this process such that a reduction over all replicas counts it once.
+def once_per_worker(value: ArrayLike, group: ReplicaGroup, op: ReduceOp) -> PerReplica:
+    """Returns a per-replica value such that a reduction over all replicas counts this process's value once.
 
-    It is the value of the process's first replica. In a sum the other replicas have zero; in an extremum
-    they may have the same, and in a mean too, for every process has as many.
+    The process's first replica has the value. For a sum the other replicas have zero. For a minimum, a
+    maximum or a mean they have the same value: every process has the same number of replicas.
     """
     array = jnp.asarray(operand_of(value))
     others = jnp.zeros_like(array) if op is ReduceOp.SUM else array
-    frame = state.current_frame()
+    frame = frames.current_frame()
     if frame is not None and frame.spmd:
         return SpmdPerReplica(group, _in_first_replica(array, others, group))
     if is_tracer(array):
@@ -55,8 +56,8 @@ def once_per_worker(value: Any, group: ReplicaGroup, op: ReduceOp) -> PerReplica
     return PerReplica([jax.device_put(part, device) for part, device in placed], group)
 
 
-def _staged_once_per_worker(array: Any, others: Any, group: ReplicaGroup) -> PerReplica:
-    def block(array: Any, others: Any) -> Any:
+def _staged_once_per_worker(array: ArrayLike, others: ArrayLike, group: ReplicaGroup) -> PerReplica:
+    def block(array: ArrayLike, others: ArrayLike) -> Any:
         own = _in_first_replica(array, others, group)
         return own if own.ndim else own.reshape((1,))
 
@@ -70,18 +71,18 @@ def _staged_once_per_worker(array: Any, others: Any, group: ReplicaGroup) -> Per
     return PerReplica.from_global(group, blocks, scalar=array.ndim == 0)
 
 
-def _in_first_replica(array: Any, others: Any, group: ReplicaGroup) -> Any:
-    """Returns one array in the first replica of each process, and another in the others."""
+def _in_first_replica(array: ArrayLike, others: ArrayLike, group: ReplicaGroup) -> Any:
+    """Returns ``array`` in the first replica of each process, and ``others`` in its other replicas."""
     first = jax.lax.axis_index(REPLICA_AXIS) % group.local_size == 0
     return jnp.where(first, array, others)
 
 
-def own_value(value: Any, group: ReplicaGroup) -> Any:
-    """Returns a per-replica value of these replicas, with numbers as arrays."""
+def own_value(value: ArrayLike, group: ReplicaGroup) -> Any:
+    """Returns a per-replica value of ``group``, with Python numbers converted to arrays."""
     if isinstance(value, (IndexedSlices, SpmdPerReplica)):
         return value
     check_size(value, group)
-    if value.kept_global is None and not all(hasattr(v, "dtype") for v in value.values):
+    if value.global_group is None and not all(hasattr(v, "dtype") for v in value.values):
         arrays = [
             jax.device_put(jnp.asarray(v), device)
             for v, device in zip(value.values, group.local_devices, strict=True)

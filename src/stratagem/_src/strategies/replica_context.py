@@ -1,4 +1,4 @@
-"""``ReplicaContext``: what code inside a replica can ask and do."""
+"""``ReplicaContext``: the API for code inside a replica: its id, collectives and ``merge_call``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, UnsupportedError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.replicas.channel import Channel
@@ -55,12 +56,12 @@ class ReplicaContext:
 
     @property
     def replica_id_in_sync_group(self) -> jax.Array | np.int32:
-        """Index of this replica, an ``int32`` scalar; in a compiled step known on the device only."""
+        """Index of this replica, an ``int32`` scalar; in a compiled step a traced value."""
         return self._channel.replica_id()
 
     @property
     def replica_index(self) -> int | None:
-        """Index of this replica as a Python number, or ``None`` in a compiled step."""
+        """Index of this replica as a Python integer, or ``None`` in a compiled step."""
         return self._channel.index
 
     @property
@@ -72,7 +73,7 @@ class ReplicaContext:
     def all_reduce(
         self,
         reduce_op: ReduceOp | str,
-        value: Any,
+        value: PyTree,
         options: CommunicationOptions | None = None,
     ) -> Any:
         """Returns ``value`` combined over all replicas, in each of them.
@@ -82,7 +83,7 @@ class ReplicaContext:
         Args:
             reduce_op: ``SUM``, ``MEAN``, ``MIN`` or ``MAX``.
             value: Any structure of arrays, numbers and ``IndexedSlices``; the same in all replicas.
-            options: Packing, and the dtype in which sums and means travel. Default: those of the strategy.
+            options: Packing (bucketing), and the wire dtype of sums and means. Default: the strategy's.
 
         Differs from tf.distribute: an array that is the same object in all replicas is summed like any
         other; mixed dtypes, booleans, numbers and empty structures work.
@@ -97,7 +98,9 @@ class ReplicaContext:
         options = options or self._strategy.extended.gradient_options
         return jax.tree.unflatten(structure, self._channel.all_reduce(op, leaves, options))
 
-    def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
+    def all_gather(
+        self, value: PyTree, axis: int, options: CommunicationOptions | None = None
+    ) -> Any:
         """Returns the replicas' values concatenated along ``axis``, in each of them.
 
         Differentiable: the gradient is summed over the replicas, and each gets its own slice. Eagerly
@@ -129,8 +132,8 @@ class ReplicaContext:
     ) -> Any:
         """Calls ``merge_fn(strategy, *args, **kwargs)`` once for all replicas, in cross-replica context.
 
-        Every replica must call it. Arguments that are one object in all replicas are passed as they
-        are, others as ``PerReplica``; per-replica results go back each to its own replica.
+        Every replica must call it. Arguments that are the same object in all replicas are passed unchanged,
+        others as ``PerReplica``. Each replica gets its component of per-replica results.
 
         Args:
             merge_fn: Takes the strategy and the merged arguments.
@@ -141,21 +144,21 @@ class ReplicaContext:
         return self._channel.merge_call(merge_fn, tuple(args), dict(kwargs or {}))
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
         """Calls ``fn(strategy, value)`` once, with every array of ``value`` as a ``PerReplica``.
 
         Args:
-            label: What is done, for error messages.
+            label: Name of the operation in error messages.
             fn: Takes the strategy and the merged value.
             value: Any structure of arrays.
         """
         return self._channel.merge_per_replica(label, fn, value)
 
-    def first_replica(self, value: Any) -> Any:
+    def first_replica(self, value: PyTree) -> Any:
         """Returns the first replica's ``value`` in every replica."""
 
-        def first(leaf: Any) -> Any:
+        def first(leaf: Leaf) -> Any:
             return self._channel.all_gather([jnp.asarray(leaf)[None]], 0)[0][0]
 
         return jax.tree.map(first, value)
@@ -173,7 +176,7 @@ class ReplicaContext:
 
 
 class ValueContext:
-    """Tells a value function which replica it makes a value for.
+    """Tells a value function for which replica it creates a value.
 
     >>> ValueContext(1, 4).replica_id_in_sync_group
     1
@@ -197,7 +200,7 @@ class ValueContext:
         return f"ValueContext(replica {self._replica_id} of {self._num_replicas})"
 
 
-def _flatten(caller: str, value: Any) -> tuple[list[Any], Any]:
+def _flatten(caller: str, value: PyTree) -> tuple[list[Any], Any]:
     leaves, structure = structures.flatten(
         value, is_leaf=lambda x: is_value_leaf(x) or isinstance(x, IndexedSlices)
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from stratagem._src.core import structures
+from stratagem._src.core.types import PyTree
 from stratagem._src.strategies.xla_options import XLAOptions
 from stratagem._src.values.per_replica import PerReplica
 
@@ -17,8 +17,8 @@ class RunOptions:
     """Options of ``Strategy.run``.
 
     Args:
-        experimental_enable_dynamic_batch_size: Whether replicas may get arrays of different shapes, in
-            which case that call runs eagerly. ``False`` makes it an error.
+        experimental_enable_dynamic_batch_size: Whether replicas may get arrays of different shapes; such a
+            call runs eagerly. ``False`` makes it an error.
         experimental_bucketizing_dynamic_shape: Not supported; pad batches in the input pipeline.
         experimental_xla_options: A ``tpu.XLAOptions``, or ``None``.
 
@@ -49,7 +49,7 @@ experimental_bucketizing_dynamic_shape=False, experimental_xla_options=None)
                 "always run one partitioned program. Leave it out."
             )
 
-    def check(self, arguments: Any) -> None:
+    def check(self, arguments: PyTree) -> None:
         """Checks the arguments of a ``run``.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Which clusters a ``ParameterServerStrategy`` can be made for, and by which of their tasks."""
+"""Validates the cluster and the task of a ``ParameterServerStrategy``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _JOBS = ("chief", "worker", "ps", "evaluator")
 
 
 def check_server_cluster(resolver: Any) -> ClusterSpec:
-    """Returns the cluster of a resolver, if it has parameter servers and this task coordinates it.
+    """Returns the cluster of a resolver, after checking its jobs and that this task is its coordinator.
 
     Raises:
         InvalidArgumentError: If it is not a resolver.
-        ClusterSpecError: If jobs are missing, or not known, or there are several coordinators.
-        TaskError: If this task is not one of the cluster, or not the one to coordinate it.
+        ClusterSpecError: If jobs are missing or unknown, or there are several coordinators.
+        TaskError: If this task is not part of the cluster, or not its coordinator.
     """
     if not isinstance(resolver, ClusterResolver):
         raise InvalidArgumentError(
@@ -33,10 +33,10 @@ def check_server_cluster(resolver: Any) -> ClusterSpec:
 
 
 def server_addresses(cluster: ClusterSpec) -> list[str]:
-    """Returns the addresses of the parameter servers, in the order of their indices.
+    """Returns the addresses of the parameter servers, in index order.
 
     Raises:
-        ClusterSpecError: If there are none, or the cluster does not tell them all.
+        ClusterSpecError: If there are none, or an address is missing.
     """
     addresses = cluster.job_tasks("ps")
     missing = [index for index, address in enumerate(addresses) if address is None]
@@ -58,8 +58,8 @@ def _check_jobs(cluster: ClusterSpec) -> None:
     foreign = sorted(set(cluster.jobs) - set(_JOBS))
     if foreign:
         raise ClusterSpecError(
-            f"The jobs of a cluster with parameter servers must be some of {list(_JOBS)}, got "
-            f"{foreign}. Leave out tasks that do not take part."
+            f"The jobs of a cluster with parameter servers must be among {list(_JOBS)}, got {foreign}. "
+            "Leave out other tasks."
         )
     for job in ("chief", "evaluator"):
         if job in cluster.jobs and cluster.num_tasks(job) > 1:
@@ -76,13 +76,13 @@ def _check_task(cluster: ClusterSpec, task_type: str | None, task_id: int | None
         raise TaskError(f"The task type must be one of {list(_JOBS)}, got {task_type!r}.")
     if task_type != "chief":
         raise TaskError(
-            f"ParameterServerStrategy is made by the coordinator, but this task is {task_type} "
+            f"ParameterServerStrategy must be created by the coordinator, but this task is {task_type} "
             f"{task_id}. A ps or worker only runs Server(cluster_spec, task_type, task_id).join()."
         )
     if task_type not in cluster.jobs:
         raise TaskError(
             f"This task is {task_type} {task_id}, but the cluster has only the jobs "
-            f"{sorted(cluster.jobs)}. Add the task to the cluster spec, or give no task type."
+            f"{sorted(cluster.jobs)}. Add the task to the cluster spec, or leave out the task type."
         )
     if task_id is not None:
         cluster.task_address(task_type, task_id)

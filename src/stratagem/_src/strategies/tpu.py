@@ -1,4 +1,4 @@
-"""``TPUStrategy``: synchronous training on the cores of a TPU, of one host or many."""
+"""``TPUStrategy``: synchronous data parallelism on the cores of a TPU, on one host or many."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _logger = logging.getLogger("stratagem")
 
 
 class TPUStrategy(LogicalDeviceLayouts):
-    """Runs replicas in step on the cores of a TPU, with variables mirrored on all cores.
+    """Synchronous data parallelism on the cores of a TPU, with variables mirrored on all cores.
 
     Without a device assignment every core is a replica. With one, a replica can have several cores, its
-    logical devices, and the ``experimental_…_logical_device…`` methods say how values are laid out over
+    logical devices, and the ``experimental_…_logical_device…`` methods define how values are laid out over
     them. XLA compiles one program for all cores.
 
     Differs from tf.distribute: ``run`` also works eagerly, on the first logical device of each replica.
 
     Args:
-        tpu_cluster_resolver: Which TPU; default: the one that JAX finds. A resolver made with
-            ``platform="cpu"`` has virtual CPU devices stand in for TPU cores.
+        tpu_cluster_resolver: The TPU. Default: the one that JAX finds. A resolver with ``platform="cpu"``
+            uses virtual CPU devices in place of TPU cores.
         experimental_device_assignment: Which cores belong to which replica.
-        experimental_spmd_xla_partitioning: Programs are partitioned in this way in any case. ``True``
-            makes ``experimental_assign_to_logical_device`` an error, as in TensorFlow.
+        experimental_spmd_xla_partitioning: Programs are always partitioned with SPMD. ``True`` makes
+            ``experimental_assign_to_logical_device`` an error, as in TensorFlow.
 
     Raises:
         CloudError: If JAX finds no TPU.
@@ -76,19 +76,19 @@ class TPUStrategy(LogicalDeviceLayouts):
 
     @property
     def extended(self) -> TPUExtended:
-        """The parts that the strategy is made of."""
+        """The components of the strategy, for library code."""
         extended = self._extended
         assert isinstance(extended, TPUExtended)
         return extended
 
     @property
     def cluster_resolver(self) -> TPUClusterResolver | None:
-        """The resolver that the strategy was made with."""
+        """The resolver that the strategy was created with."""
         return self._resolver
 
 
 class ExperimentalTPUStrategy(TPUStrategy):
-    """``TPUStrategy`` with the arguments that it had under ``experimental``.
+    """``TPUStrategy`` with the deprecated arguments of ``experimental``.
 
     Args:
         tpu_cluster_resolver: As for ``TPUStrategy``.
@@ -111,7 +111,7 @@ class ExperimentalTPUStrategy(TPUStrategy):
 
 
 class TPUExtended(MultiWorkerExtended):
-    """Puts a copy of every variable on every core."""
+    """Places a copy of every variable on every core."""
 
     @property
     def num_hosts(self) -> int:

@@ -1,4 +1,4 @@
-"""Calling an update function for each replica's own copy of a variable."""
+"""Calls an update function for each replica's copy of a variable (``extended.update``)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.per_replica import SpmdPerReplica
 from stratagem._src.values.regroup import map_values, regroup, select_replica
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames
 from stratagem._src.variables.variable import Variable
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ __all__ = ["call_in_each_replica"]
 
 
 class _UpdateChannel:
-    """The channel of code that updates one replica's copy: it cannot meet the others."""
+    """The channel inside ``extended.update``: it rejects collectives, because replicas run one by one."""
 
     def __init__(self, index: int | None) -> None:
         self.index = index
@@ -40,23 +41,23 @@ class _UpdateChannel:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
-        raise _no_meeting("merge_call")
+        raise _no_collectives("merge_call")
 
     def merge_per_replica(
-        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: Any
+        self, label: str, fn: Callable[[StrategyProtocol, Any], Any], value: PyTree
     ) -> Any:
-        raise _no_meeting(label)
+        raise _no_collectives(label)
 
     def all_reduce(
         self, op: ReduceOp, leaves: list[Any], options: CommunicationOptions | None
     ) -> list[Any]:
-        raise _no_meeting("all_reduce")
+        raise _no_collectives("all_reduce")
 
     def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:
-        raise _no_meeting("all_gather")
+        raise _no_collectives("all_gather")
 
 
-def _no_meeting(what: str) -> ContextError:
+def _no_collectives(what: str) -> ContextError:
     return ContextError(
         f"{what} cannot be used inside extended.update(). Reduce values before, with "
         "extended.reduce_to(...)."
@@ -72,7 +73,7 @@ def call_in_each_replica(
     kwargs: dict[str, Any],
 ) -> Any:
     """Calls ``fn(variable, *args)`` for each replica's copy, with each replica's arguments."""
-    frame = state.current_frame()
+    frame = frames.current_frame()
     if frame is None:
         results = []
         for index in range(group.local_size):

@@ -10,8 +10,8 @@ __all__ = ["XLAOptions"]
 class XLAOptions(NamedTuple):
     """Options for ``RunOptions(experimental_xla_options=...)``.
 
-    Both describe what happens here anyway: the logical devices of a replica run one partitioned program,
-    and shapes are never padded, because replicas of different shapes run eagerly.
+    Both describe the only supported behaviour: the logical devices of a replica run one partitioned
+    program, and shapes are never padded, because replicas with different shapes run eagerly.
 
     Args:
         use_spmd_for_xla_partitioning: Must be ``True``.

@@ -1,4 +1,4 @@
-"""Methods that objects of TensorFlow have and those of the same name here do not."""
+"""Replacements for methods of TensorFlow classes that the classes of the same name here do not have."""
 
 __all__ = ["METHODS"]
 
@@ -45,4 +45,4 @@ METHODS: dict[str, str] = {
     "Optimizer.update_step": "a transformation of optax, such as optax.stateless(function)",
     "Optimizer.weights": "optimizer.variables",
 }
-"""For each class and method what takes its place; ``sg`` stands for ``stratagem``."""
+"""The replacement of each method; ``sg`` stands for ``stratagem``."""

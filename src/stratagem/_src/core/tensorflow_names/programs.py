@@ -1,4 +1,4 @@
-"""Names that say how a program runs: gradients, control flow, saving, files, devices, and the rest."""
+"""Replacements for names of gradients, control flow, saving, files, devices, and the rest."""
 
 __all__ = ["PROGRAMS"]
 
@@ -106,7 +106,7 @@ _DATA = {
     "data.make_initializable_iterator": "iter(dataset) of sg.data.Dataset",
     "data.make_one_shot_iterator": "iter(dataset) of sg.data.Dataset",
 }
-_METHODS_BY_NOW = (
+_DATASET_METHODS = (
     "bucket_by_sequence_length choose_from_datasets get_single_element group_by_window "
     "ignore_errors load sample_from_datasets save scan snapshot take_while unique"
 )
@@ -157,7 +157,7 @@ _TRAIN = {
 _DISTRIBUTE = {
     "tpu.experimental.embedding": "sg.Variable and table[ids]",
 }
-_METRICS_OF_KERAS = (
+_KERAS_METRICS = (
     "CategoricalAccuracy CategoricalCrossentropy BinaryCrossentropy CosineSimilarity F1Score "
     "FalseNegatives FalsePositives Hinge KLDivergence LogCoshError MeanAbsoluteError "
     "MeanAbsolutePercentageError MeanIoU MeanSquaredLogarithmicError Poisson Precision "
@@ -165,7 +165,7 @@ _METRICS_OF_KERAS = (
     "SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy SpecificityAtSensitivity "
     "TopKCategoricalAccuracy TrueNegatives TruePositives"
 )
-_NAMES_OF_ERRORS = (
+_ERROR_NAMES = (
     "AbortedError InternalError OpError ResourceExhaustedError UnimplementedError UnknownError"
 )
 
@@ -177,7 +177,7 @@ PROGRAMS: dict[str, str] = (
     | _DATA
     | {
         f"data.experimental.{name}": f"the method sg.data.Dataset.{name}"
-        for name in _METHODS_BY_NOW.split()
+        for name in _DATASET_METHODS.split()
     }
     | _IO
     | _COMPAT
@@ -189,7 +189,7 @@ PROGRAMS: dict[str, str] = (
             f"sg.keras.metrics.{name}; what is a mean over the samples is also "
             "sg.metrics.MeanMetricWrapper(fn)"
         )
-        for name in _METRICS_OF_KERAS.split()
+        for name in _KERAS_METRICS.split()
     }
-    | {f"errors.{name}": _ERRORS for name in _NAMES_OF_ERRORS.split()}
+    | {f"errors.{name}": _ERRORS for name in _ERROR_NAMES.split()}
 )

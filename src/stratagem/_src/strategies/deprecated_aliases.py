@@ -1,4 +1,4 @@
-"""Methods of strategies by the names, and in the forms, that older programs use."""
+"""``DeprecatedAliases``: deprecated methods of strategies, kept for older programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
+from stratagem._src.core.types import Dataset, PyTree
 from stratagem._src.input.input_options import InputOptions, InputReplicationMode
 
 if TYPE_CHECKING:
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
     from stratagem._src.strategies.extended import StrategyExtended
     from stratagem._src.variables.variable import Variable
 
-__all__ = ["OlderNames"]
+__all__ = ["DeprecatedAliases"]
 
 
 class _Strategy(Protocol):
-    """What the methods below call."""
+    """The methods that the aliases call."""
 
     @property
     def extended(self) -> StrategyExtended:
-        """The parts that the strategy is made of."""
+        """The components of the strategy."""
 
     def run(
         self,
@@ -33,13 +34,13 @@ class _Strategy(Protocol):
     ) -> Any:
         """Calls ``fn`` in every replica."""
 
-    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+    def experimental_local_results(self, value: PyTree) -> tuple[Any, ...]:
         """Returns the components of a distributed value."""
 
     def experimental_distribute_dataset(
-        self, dataset: Any, options: InputOptions | None = None
+        self, dataset: Dataset, options: InputOptions | None = None
     ) -> DistributedDataset:
-        """Returns a dataset that divides each batch between the replicas."""
+        """Returns a dataset that splits each batch over the replicas."""
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
@@ -47,8 +48,8 @@ class _Strategy(Protocol):
         """Returns a dataset whose batches come from ``dataset_fn``."""
 
 
-class OlderNames:
-    """Mixin: every method calls the one that took its place.
+class DeprecatedAliases:
+    """Mixin: every method calls its replacement.
 
     >>> import stratagem as sg
     >>> sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).unwrap(5)
@@ -78,7 +79,7 @@ class OlderNames:
         """Same as ``distribute_datasets_from_function``."""
         return self.distribute_datasets_from_function(dataset_fn, options)
 
-    def make_dataset_iterator(self: _Strategy, dataset: Any) -> Iterator[Any]:
+    def make_dataset_iterator(self: _Strategy, dataset: Dataset) -> Iterator[Any]:
         """Returns an iterator over ``experimental_distribute_dataset(dataset)``."""
         return iter(self.experimental_distribute_dataset(dataset))
 
@@ -99,12 +100,12 @@ class OlderNames:
             )
         return iter(self.distribute_datasets_from_function(input_fn))
 
-    def unwrap(self: _Strategy, value: Any) -> tuple[Any, ...]:
+    def unwrap(self: _Strategy, value: PyTree) -> tuple[Any, ...]:
         """Same as ``experimental_local_results``."""
         return self.experimental_local_results(value)
 
-    def group(self: _Strategy, value: Any, name: str | None = None) -> Any:
-        """Returns the only component of ``value``; ``None`` of several, which need no grouping here."""
+    def group(self: _Strategy, value: PyTree, name: str | None = None) -> Any:
+        """Returns the only component of ``value``; ``None`` if there are several."""
         results = self.experimental_local_results(value)
         return results[0] if len(results) == 1 and name is None else None
 
@@ -128,10 +129,10 @@ class OlderNames:
         """
         if any(x is not None for x in (session_config, cluster_spec, task_type, task_id)):
             raise UnsupportedError(
-                "configure() has nothing to configure: there are no sessions here. Give the cluster to "
-                "the strategy by a cluster_resolver."
+                "configure() has nothing to configure: there are no sessions. Pass the cluster to the "
+                "strategy as cluster_resolver."
             )
 
     def update_config_proto(self: _Strategy, config_proto: Any) -> Any:
-        """Returns ``config_proto`` as it is: there are no sessions that it could configure."""
+        """Returns ``config_proto`` unchanged: there are no sessions to configure."""
         return config_proto

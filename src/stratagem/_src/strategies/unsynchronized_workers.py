@@ -1,4 +1,4 @@
-"""A warning for strategies of one process in a job of several workers, which would train apart."""
+"""Warns if a single-process strategy is used in a job of several workers, which would not synchronize."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from stratagem._src.cluster.resolvers.tpu_cluster_resolver import TPUClusterReso
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import StratagemError
 
-__all__ = ["warn_if_alone_among_workers"]
+__all__ = ["warn_if_unsynchronized"]
 
 _logger = logging.getLogger("stratagem")
-# These ask others who the workers are, which takes time and may fail.
-_ASKING = (KubernetesClusterResolver, TPUClusterResolver)
+# These resolvers query a remote API, which takes time and may fail.
+_REMOTE_RESOLVERS = (KubernetesClusterResolver, TPUClusterResolver)
 _warned: list[str] = []
 
 
-def warn_if_alone_among_workers(kind: str) -> None:
-    """Logs once in a job that every worker has a model of its own, if this one leads several.
+def warn_if_unsynchronized(kind: str) -> None:
+    """Logs once per job, in worker 0, that each of several workers trains its own model.
 
-    An evaluator is alone by its nature, and so is what coordinates or serves a cluster with parameter
-    servers. What the environment says wrong is for the strategies to say that need it.
+    No warning in an evaluator or in a cluster with parameter servers, where single-process strategies are
+    normal. Errors in the environment are ignored: the strategies that need the cluster report them.
 
     Args:
-        kind: The class of the strategy that is made.
+        kind: The class name of the new strategy.
     """
     if _warned or joined_cluster() is not None:
         return
     try:
         found = resolve_cluster()
-        if found.resolver is None or isinstance(found.resolver, _ASKING):
+        if found.resolver is None or isinstance(found.resolver, _REMOTE_RESOLVERS):
             return
         workers = _workers_led_by(found.resolver)
     except StratagemError:
@@ -41,10 +41,10 @@ def warn_if_alone_among_workers(kind: str) -> None:
     if workers > 1:
         _warned.append(kind)
         _logger.warning(
-            "%s trains on this process's devices only, but this is one of %d workers (%s): each of them "
-            "trains a model of its own, and nothing is averaged between them. To train one model on all "
-            "workers use MultiWorkerMirroredStrategy(). If each worker shall have its own model, as in a "
-            "search for hyper-parameters, all is well.",
+            "%s trains only on this process's devices, but this is one of %d workers (%s): each worker "
+            "trains its own model, and gradients are not averaged between workers. To train one model on "
+            "all workers, use MultiWorkerMirroredStrategy(). Ignore this warning if each worker should "
+            "train its own model, as in a hyperparameter search.",
             kind,
             workers,
             found.reason,
@@ -52,7 +52,7 @@ def warn_if_alone_among_workers(kind: str) -> None:
 
 
 def _workers_led_by(resolver: ClusterResolver) -> int:
-    """Returns how many workers train beside each other, if this process is the first; else 0."""
+    """Returns the number of workers if this process is the first of them; else 0."""
     try:
         spec = resolver.cluster_spec()
     except UnknownAddressesError:

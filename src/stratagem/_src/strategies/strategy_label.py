@@ -1,4 +1,4 @@
-"""Which strategy of its kind one is, and where it was made: messages about two of them need that."""
+"""Labels that distinguish strategies of the same class in messages: a number and the creation site."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 import sys
 from collections.abc import Iterator
 
-__all__ = ["label_of_new"]
+__all__ = ["new_strategy_label"]
 
 _LIBRARY = __name__.partition(".")[0]
 _numbers: dict[str, Iterator[int]] = {}
 
 
-def label_of_new(kind: str) -> str:
-    """Returns what tells a strategy that is being made from others of its kind.
+def new_strategy_label(kind: str) -> str:
+    """Returns a label for a strategy that is being created: its number and its creation site.
 
-    The place is that of the innermost call from outside of this library. A notebook's cell that is run
-    again makes another strategy in the same place, so there is a number too.
+    The creation site is the innermost caller outside of this library. A notebook cell that runs again
+    creates another strategy at the same site, so the label has a number too.
 
-    >>> from stratagem._src.strategies.creation import label_of_new
-    >>> label_of_new("SomeStrategy").partition(" ")[0], label_of_new("SomeStrategy").partition(" ")[0]
-    ('1', '2')
+    >>> from stratagem._src.strategies.strategy_label import new_strategy_label
+    >>> [new_strategy_label("SomeStrategy").partition(" ")[0] for _ in range(2)]
+    ['1', '2']
     """
     number = next(_numbers.setdefault(kind, itertools.count(1)))
     frame = sys._getframe()

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 import stratagem as sg
-from stratagem._src.strategies import alone_among_workers
+from stratagem._src.strategies import unsynchronized_workers
 
 WORKERS = ["127.0.0.1:4711", "127.0.0.1:4712"]
 MAKERS = {
@@ -18,7 +18,7 @@ MAKERS = {
 
 @pytest.fixture(autouse=True)
 def _not_warned_yet(monkeypatch):
-    monkeypatch.setattr(alone_among_workers, "_warned", [])
+    monkeypatch.setattr(unsynchronized_workers, "_warned", [])
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_leader_warns_once_and_names_the_fix(be, warnings, kind):
     for _ in range(3):
         MAKERS[kind]()
     [warning] = warnings()
-    assert warning.startswith(f"{kind} trains on this process's devices only")
+    assert warning.startswith(f"{kind} trains only on this process's devices")
     assert "one of 2 workers (TF_CONFIG describes a cluster)" in warning
     assert "use MultiWorkerMirroredStrategy()" in warning
 

@@ -1,4 +1,4 @@
-"""Chooses how the replicas of a call run: alone, as threads, or as one program."""
+"""Chooses how the replicas of a call run: a single replica, eager threads, or one SPMD program."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.types import Leaf
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
@@ -21,11 +22,11 @@ from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.logical_devices import tracing_alone
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.replica_context import ReplicaContext
-from stratagem._src.values.host_arrays import as_they_are, taken
+from stratagem._src.values.host_arrays import copy_host_arrays, own_host_array
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, check_size
 from stratagem._src.values.regroup import map_values, regroup
-from stratagem._src.variables import access as state
+from stratagem._src.variables import frames, transactions
 
 if TYPE_CHECKING:
     from stratagem._src.strategies.base import Strategy
@@ -41,7 +42,7 @@ def call_for_each_replica(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the merged results of ``fn`` in every replica of ``group``."""
-    frame = state.current_frame()
+    frame = frames.current_frame()
     staged = frame is not None or under_jit()
     if frame is not None:
         frame.note_step(fn)
@@ -72,8 +73,8 @@ def call_for_each_replica(
     )
 
 
-def _is_traced(frame: state.StateFrame) -> bool:
-    """Returns whether a function is traced around ``frame``, not only a gradient taken."""
+def _is_traced(frame: frames.StateFrame) -> bool:
+    """Returns whether a function is being traced around ``frame``, rather than only a gradient taken."""
     while isinstance(frame, GradientFrame) and frame.parent is not None:
         frame = frame.parent
     return isinstance(frame, TracingFrame)
@@ -89,18 +90,18 @@ def _run_alone(
     staged: bool,
 ) -> Any:
     replica = ReplicaContext(strategy, SingleChannel(strategy))
-    frame = state.current_frame()
+    frame = frames.current_frame()
     if frame is not None:
         frame.use_group(group)
 
-    def component(leaf: Any) -> Any:
+    def component(leaf: Leaf) -> Any:
         if isinstance(leaf, PerReplica):
             check_size(leaf, group)
         if isinstance(leaf, (PerReplica, Mirrored)):
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
             return jax.device_put(leaf, group.devices[0])
-        return taken(leaf)
+        return own_host_array(leaf)
 
     local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
     with context.enter(context.Frame(strategy, replica)):
@@ -110,7 +111,7 @@ def _run_alone(
         if staged:
             return fn(*local_args, **local_kwargs)
         with jax.default_device(group.devices[0]):
-            return state.atomically(lambda _: fn(*local_args, **local_kwargs))
+            return transactions.atomically(lambda _: fn(*local_args, **local_kwargs))
 
 
 def _run_threads(
@@ -131,7 +132,7 @@ def _run_threads(
                 lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, placed
             )
             with context.enter(context.Frame(strategy, replica)):
-                return as_they_are(fn(*local_args, **local_kwargs))
+                return copy_host_arrays(fn(*local_args, **local_kwargs))
 
         return call
 
@@ -139,7 +140,7 @@ def _run_threads(
     return threads.run(bodies, lambda results: regroup(group, results))
 
 
-def _spread(leaf: Any, group: ReplicaGroup) -> Any:
+def _spread(leaf: Leaf, group: ReplicaGroup) -> Any:
     """Returns ``leaf`` as a per-replica value with each component on its own device."""
     if isinstance(leaf, Mirrored):
         return PerReplica(leaf.values, group)
@@ -147,7 +148,7 @@ def _spread(leaf: Any, group: ReplicaGroup) -> Any:
         check_size(leaf, group)
         return leaf
     if not isinstance(leaf, jax.Array):
-        return taken(leaf)
+        return own_host_array(leaf)
     if is_tracer(leaf):
         raise ContextError(
             "strategy.run() with several replicas got a traced argument while it runs eagerly. "
