@@ -1,1 +1,1 @@
-"""What a training program needs besides a strategy: optimizers and checkpoints."""
+"""Training: optimizers, losses, metrics, preemption, elastic training and local updates."""

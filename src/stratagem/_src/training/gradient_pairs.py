@@ -1,4 +1,4 @@
-"""Gradients and the variables that they are for, as an ``Optimizer`` is given them."""
+"""Validation and conversion of the gradients and variables that are passed to an ``Optimizer``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.distributed_values import is_value_leaf
-from stratagem._src.values.host_arrays import taken
+from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.per_replica import PerReplica
-from stratagem._src.variables.fully_sharded_variable import InParts
-from stratagem._src.variables.place_names import name_by_place
-from stratagem._src.variables.stand_ins import is_variable, variable_of
+from stratagem._src.variables.foreign_variables import is_variable, variable_of
+from stratagem._src.variables.fully_sharded_variable import ShardedOperand
+from stratagem._src.variables.path_names import name_by_path
 from stratagem._src.variables.variable import Variable
 
 __all__ = [
@@ -34,10 +35,10 @@ __all__ = [
 
 
 def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], list[Variable]]:
-    """Returns gradients and their variables; pairs without a gradient (``None``) are left out.
+    """Returns gradients and their variables; skips pairs without a gradient (``None``).
 
     Raises:
-        VariableError: If they are no pairs, or a variable has two gradients.
+        VariableError: If an item is not a pair, or a variable has two gradients.
         ShapeMismatchError: If a gradient has another shape than its variable.
         InvalidArgumentError: If it is complex and the variable is not.
     """
@@ -66,39 +67,40 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
     return gradients, variables
 
 
-def _check_shape(gradient: Any, variable: Variable) -> None:
+def _check_shape(gradient: ArrayLike, variable: Variable) -> None:
     shape = tuple(dim or 0 for dim in variable.shape)
     if isinstance(gradient, IndexedSlices):
         rows, received = np.shape(array_of(gradient.indices)), np.shape(array_of(gradient.values))
         if len(rows) != 1 or not shape or received != (*rows, *shape[1:]):
             raise ShapeMismatchError(
-                f"An IndexedSlices gradient of {variable.name!r} of shape {shape} has a vector of indices, "
-                f"and for each of them a row of the variable, got indices of shape {rows} and values "
-                f"of shape {received}."
+                f"An IndexedSlices gradient of {variable.name!r} of shape {shape} must have a vector of "
+                f"indices and one row for each index, got indices of shape {rows} and values of shape "
+                f"{received}."
             )
         return
     value = array_of(gradient)
-    if isinstance(value, (PerReplica, InParts)):
-        return  # what the replicas have of it is checked where they are
+    if isinstance(value, (PerReplica, ShardedOperand)):
+        return  # checked in each replica
     if np.shape(value) != shape:
         raise ShapeMismatchError(
-            f"A gradient has the shape of its variable, got {np.shape(value)} for {variable.name!r} of "
-            f"shape {shape}. Give each variable the gradient that value_and_grad returns for it, or use "
-            "jnp.broadcast_to where one number is meant for all elements."
+            f"A gradient must have the shape of its variable, got {np.shape(value)} for {variable.name!r} "
+            f"of shape {shape}. Pass the gradient that value_and_grad returns for the variable, or use "
+            "jnp.broadcast_to if one number is meant for all elements."
         )
 
 
-def _check_is_real(gradient: Any, variable: Variable) -> None:
+def _check_is_real(gradient: ArrayLike, variable: Variable) -> None:
     value = array_of(gradient.values if isinstance(gradient, IndexedSlices) else gradient)
     is_complex = np.issubdtype(getattr(value, "dtype", np.float32), np.complexfloating)
     if is_complex and not np.issubdtype(variable.dtype, np.complexfloating):
         raise InvalidArgumentError(
-            f"The gradient of {variable.name!r}, which is {np.dtype(variable.dtype).name}, is real, got "
-            f"{value.dtype.name}: its imaginary part would be dropped. Give its jnp.real if that is meant."
+            f"The gradient of {variable.name!r}, which is {np.dtype(variable.dtype).name}, must be real, "
+            f"got {value.dtype.name}: its imaginary part would be dropped. Pass its jnp.real if that is "
+            "intended."
         )
 
 
-def flatten_gradients(gradients: Any) -> tuple[list[Any], Any]:
+def flatten_gradients(gradients: PyTree) -> tuple[list[Any], Any]:
     """Returns the gradients in a structure, ``None`` included, and the structure."""
     return structures.flatten(
         gradients,
@@ -106,56 +108,57 @@ def flatten_gradients(gradients: Any) -> tuple[list[Any], Any]:
     )
 
 
-def flatten_variables(variables: Any) -> tuple[list[Variable], Any]:
-    """Returns the variables in a structure, and the structure; those without a name get one.
+def flatten_variables(variables: PyTree) -> tuple[list[Variable], Any]:
+    """Returns the variables in a structure, and the structure; names the unnamed ones by their paths.
 
     Raises:
-        VariableError: If there is something else in it.
+        VariableError: If a leaf is not a variable.
     """
     leaves, form = structures.flatten(variables, is_leaf=is_variable)
     found = [variable_of(leaf) for leaf in leaves]
     for leaf in found:
         if not isinstance(leaf, Variable):
             raise VariableError(f"An Optimizer updates variables, got {type(leaf).__name__}.")
-    name_by_place(variables, found)
+    name_by_path(variables, found)
     return found, form
 
 
 def check_distinct(variables: Sequence[Variable]) -> None:
-    """Raises ``VariableError`` if a variable is there twice."""
+    """Raises ``VariableError`` if a variable occurs twice."""
     counts = collections.Counter(map(id, variables))
     if len(counts) < len(variables):
         twice = next(variable for variable in variables if counts[id(variable)] > 1)
         raise VariableError(
             "apply_gradients takes one gradient for each variable, got "
-            f"{counts[id(twice)]} for {twice.name!r}. Add them first, and pass their sum."
+            f"{counts[id(twice)]} for {twice.name!r}. Pass their sum."
         )
 
 
-def gradient_arrays(gradient: Any, dtype: np.dtype[Any]) -> Any:
+def gradient_arrays(gradient: ArrayLike, dtype: np.dtype[Any]) -> Any:
     """Returns a gradient as arrays: one, or those of an ``IndexedSlices``."""
     if isinstance(gradient, IndexedSlices):
         return IndexedSlices(_array(gradient.values, dtype), _array(gradient.indices))
     return _array(gradient, dtype)
 
 
-def _array(value: Any, dtype: np.dtype[Any] | None = None) -> Any:
+def _array(value: ArrayLike, dtype: np.dtype[Any] | None = None) -> Any:
     value = array_of(value)
     return value if isinstance(value, jax.Array) else np.asarray(value, dtype)
 
 
-def dense_gradient(gradient: Any, variable: Variable, value: Any = None) -> Any:
-    """Returns a gradient as one array.
+def dense_gradient(gradient: ArrayLike, variable: Variable, value: ArrayLike = None) -> Any:
+    """Returns a gradient as one dense array.
 
     Args:
         gradient: The gradient.
-        variable: What it is for.
-        value: The variable's value, on whose devices the array is to be; default wherever it is.
+        variable: Its variable.
+        value: The variable's value: the array is put on its devices. Default: the gradient is not moved.
     """
     if isinstance(gradient, IndexedSlices):
         shape = tuple(dim or 0 for dim in variable.shape)
-        parts = taken(array_of(gradient.values)), taken(array_of(gradient.indices))
-        gradient = IndexedSlices(*parts, shape).to_dense()
-    gradient = jnp.asarray(taken(array_of(gradient)), variable.dtype)
+        values = own_host_array(array_of(gradient.values))
+        indices = own_host_array(array_of(gradient.indices))
+        gradient = IndexedSlices(values, indices, shape).to_dense()
+    gradient = jnp.asarray(own_host_array(array_of(gradient)), variable.dtype)
     known = value is not None and not is_tracer(gradient) and not is_tracer(value)
     return jax.device_put(gradient, value.sharding) if known else gradient

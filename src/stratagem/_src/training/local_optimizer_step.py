@@ -1,4 +1,4 @@
-"""``LocalOptimizerStep``: what an optimizer does with variables of this process."""
+"""``LocalOptimizerStep``: applies an optimizer to variables of this process."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.state_variables import StateVariables
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.distributed_variable import DistributedVariable
-from stratagem._src.variables.fully_sharded_variable import InParts
+from stratagem._src.variables.fully_sharded_variable import ShardedOperand
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["LocalOptimizerStep"]
 
-_ON_ALL_OR_ONE = (MirroredVariable, CentralVariable)  # and not in parts, as other state may be
+_UNSHARDED = (MirroredVariable, CentralVariable)  # other state may be sharded
 
 
 class LocalOptimizerStep:
-    """The updates of variables whose optimizer state is beside them, in variables too.
+    """Updates variables whose optimizer state is stored in variables of the same strategy.
 
     Args:
-        recipe: What the optimizer does.
+        recipe: The optimizer's update rule.
         state: Its state.
     """
 
@@ -38,38 +38,38 @@ class LocalOptimizerStep:
         self._step = jax.jit(recipe.update)
         self._step_with_sums = jax.jit(recipe.update_with_sums)
 
-    def scattered(
+    def reduce_scatter(
         self,
         gradients: Sequence[Any],
         variables: Sequence[Variable],
         options: CommunicationOptions | None,
     ) -> Sequence[Any]:
-        """Returns gradients of which each replica gets its part of the sum as that, others as they are.
+        """Reduce-scatters the gradients of which each replica needs only a shard; returns others unchanged.
 
         Args:
-            gradients: What the replicas have, one for each variable.
+            gradients: The replicas' gradients, one for each variable.
             variables: The variables.
-            options: How gradients travel.
+            options: Communication options of the gradients.
         """
         self._state.build(variables)
-        in_parts = self._state.step_in_parts()
-        return gradients if in_parts is None else in_parts.scattered(gradients, options)
+        sharded = self._state.sharded_update()
+        return gradients if sharded is None else sharded.reduce_scatter(gradients, options)
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Updates variables by gradients that are summed over the replicas already.
+        """Updates variables with gradients that are already summed over the replicas.
 
         Args:
-            gradients: Arrays, or parts where ``scattered`` made them.
+            gradients: Arrays, or the shards that ``reduce_scatter`` returned.
             variables: The variables.
         """
         self._state.build(variables)
-        in_parts = self._state.step_in_parts()
-        if in_parts is not None:
-            whole = [
-                g if isinstance(g, InParts) else dense_gradient(g, v)
+        sharded = self._state.sharded_update()
+        if sharded is not None:
+            reduced = [
+                g if isinstance(g, ShardedOperand) else dense_gradient(g, v)
                 for g, v in zip(gradients, variables, strict=True)
             ]
-            in_parts.take(whole, self._state.read_only())
+            sharded.apply(reduced, self._state.read_only())
             return
         values = self._beside_state(variables)
         dense = [dense_gradient(*each) for each in zip(gradients, variables, values, strict=True)]
@@ -84,14 +84,14 @@ class LocalOptimizerStep:
         variables: Sequence[Variable],
         options: CommunicationOptions | None = None,
     ) -> None:
-        """Adds up gradients, and updates the variables when there are enough of them.
+        """Accumulates gradients, and updates the variables every ``accumulation_steps`` calls.
 
-        So the replicas exchange gradients once for each update, and not in each of the calls for it.
+        The replicas all-reduce gradients once per update instead of once per call.
 
         Args:
-            gradients: Arrays, of each replica apart or of all together.
+            gradients: Arrays, per replica or already reduced.
             variables: The variables.
-            options: How sums of each replica travel.
+            options: Communication options for the replicas' sums.
         """
         self._state.build(variables)
         self._state.accumulate(gradients)
@@ -109,14 +109,14 @@ class LocalOptimizerStep:
         cond(done == self._recipe.accumulation_steps, step, keep)
 
     def _beside_state(self, variables: Sequence[Variable]) -> list[Any]:
-        """Returns the values of variables, on the devices where the optimizer's state is.
+        """Returns the values of variables, on the devices of the optimizer state.
 
-        A variable that was created outside of the scope lies on one device; the state of an optimizer that
-        replicas use lies on all of theirs, and JAX does not compute with both.
+        A variable that was created outside of the scope is on one device, but the state of an optimizer
+        that replicas use is on all of theirs. JAX rejects a computation on arrays with different devices.
         """
         values = [variable.read_value() for variable in variables]
-        held = next((v for v in self._state.held if isinstance(v, _ON_ALL_OR_ONE)), None)
-        if held is None or held.group.spans_processes:  # there each computes with its own copies
+        held = next((v for v in self._state.held if isinstance(v, _UNSHARDED)), None)
+        if held is None or held.group.spans_processes:  # there each process uses its local copies
             return values
         return [
             value

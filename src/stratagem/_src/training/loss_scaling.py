@@ -1,4 +1,4 @@
-"""``LossScale``: keeps gradients of half precision away from zero."""
+"""``LossScale``: loss scaling for half (mixed) precision, which keeps gradients from underflowing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import Tensor
 
 __all__ = ["LossScale", "all_finite"]
 
 _INITIAL_DYNAMIC = 2.0**15
-_SMALLEST = 2.0**-14
+_MIN_SCALE = 2.0**-14
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,10 @@ class LossScale:
     """The factor by which a loss is multiplied before it is differentiated.
 
     Attributes:
-        initial: The factor to begin with.
-        dynamic: Whether it is halved at gradients that are not finite, and doubled after
-            ``growth_steps`` finite ones.
-        growth_steps: Number of steps after which it is doubled.
+        initial: The initial factor.
+        dynamic: Whether it is halved when gradients are not finite, and doubled after ``growth_steps``
+            finite steps.
+        growth_steps: Number of finite steps after which it is doubled.
     """
 
     initial: float
@@ -33,7 +34,7 @@ class LossScale:
 
     @classmethod
     def of(cls, given: float | str) -> LossScale:
-        """Returns what a user means by ``"dynamic"`` or a number.
+        """Returns the loss scale for ``"dynamic"`` or a number.
 
         Raises:
             InvalidArgumentError: If it is something else.
@@ -46,16 +47,16 @@ class LossScale:
             )
         return cls(float(given), dynamic=False)
 
-    def after_finite(self, scale: Any, steps: Any) -> tuple[Any, Any]:
+    def after_finite(self, scale: Tensor, steps: Tensor) -> tuple[Any, Any]:
         """Returns the next factor and the number of finite steps in a row."""
         grows = steps + 1 >= self.growth_steps
-        # A factor that is not finite itself would never come down again.
+        # An infinite factor could never shrink again.
         larger = jnp.where(jnp.isfinite(scale * 2), scale * 2, scale)
         return jnp.where(grows, larger, scale), jnp.where(grows, 0, steps + 1)
 
-    def after_overflow(self, scale: Any, steps: Any) -> tuple[Any, Any]:
-        """Returns the next factor, and no finite steps."""
-        return jnp.maximum(scale / 2, _SMALLEST), jnp.zeros_like(steps)
+    def after_overflow(self, scale: Tensor, steps: Tensor) -> tuple[Any, Any]:
+        """Returns the next factor, and zero finite steps."""
+        return jnp.maximum(scale / 2, _MIN_SCALE), jnp.zeros_like(steps)
 
 
 def all_finite(gradients: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""``Optimizer``: applies gradients to variables of any kind by an optax transformation."""
+"""``Optimizer``: applies gradients to variables of any kind with an optax transformation."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
 from stratagem._src.core.missing_names import missing_method, tensorflow_method
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, GradientTransformation, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
@@ -27,48 +28,48 @@ from stratagem._src.training.gradient_pairs import (
     split_pairs,
 )
 from stratagem._src.training.local_optimizer_step import LocalOptimizerStep
-from stratagem._src.training.local_state import RestoredState, StateEntry
 from stratagem._src.training.loss_scaling import LossScale
+from stratagem._src.training.optimizer_state import RestoredState, StateEntry
 from stratagem._src.training.optimizer_step import OptimizerStep
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
-from stratagem._src.variables.fully_sharded_variable import InParts
+from stratagem._src.variables.fully_sharded_variable import ShardedOperand
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["Optimizer"]
 
 
 class Optimizer:
-    """Applies gradients to variables by an optax transformation, wherever the variables are.
+    """Applies gradients to variables with an optax transformation, wherever the variables are.
 
-    **The replicas' gradients are summed, not averaged.** So a replica's loss must be its part of the loss
-    of the global batch: divide by the global batch size, which ``sg.nn.compute_average_loss`` does.
+    **The replicas' gradients are summed, not averaged.** So a replica's loss must be its share of the loss
+    of the global batch: divide by the global batch size, as ``sg.nn.compute_average_loss`` does.
 
-    A variable on a parameter server is updated there: the gradient travels, and the optimizer's state
-    stays beside the variable, shard by shard. Of an ``IndexedSlices`` gradient, as the rows of a table
-    have, only these rows and their state are touched. The state of all other variables is kept in
+    A variable on a parameter server is updated there: the gradient is sent, and the optimizer state stays
+    on the server, shard by shard. For an ``IndexedSlices`` gradient, such as that of an embedding table,
+    only the given rows and their state are updated. The state for all other variables is stored in
     variables of their strategy, and the transformation sees them together.
 
     Args:
-        transformation: An optax ``GradientTransformation``, as ``optax.adam(1e-3)``; or with a
-            ``learning_rate`` what makes one of it, as ``optax.adam``. What it does for one variable on a
-            server must not depend on others.
+        transformation: An optax ``GradientTransformation`` such as ``optax.adam(1e-3)``; or, with a
+            ``learning_rate``, a factory such as ``optax.adam``. For variables on parameter servers its
+            result for one variable must not depend on others.
         name: Name of its state in checkpoints and messages.
         learning_rate: A number, which can be changed later by assigning to ``learning_rate``; or a
             schedule, a function of the number of updates.
-        clipnorm: Largest norm of the gradient of each variable.
-        clipvalue: Largest absolute value of each element of a gradient.
-        global_clipnorm: Largest norm of all gradients together. Gradients are clipped after they have
-            been summed over the replicas.
+        clipnorm: Maximum norm of each variable's gradient.
+        clipvalue: Maximum absolute value of each element of a gradient.
+        global_clipnorm: Maximum norm of all gradients together. Gradients are clipped after they are
+            summed over the replicas.
         gradient_accumulation_steps: Number of calls whose gradients are averaged for one update.
-        loss_scale: For half precision: a factor, or ``"dynamic"`` for one that is halved, and the step
-            left out, when a gradient is not finite, and doubled after 2000 finite steps. Differentiate
-            ``optimizer.scale_loss(loss)``; gradients are scaled back before they are used.
-        shard_state: Whether each replica keeps and updates a part of the state only, which takes less
-            memory. The numbers stay the same, whatever the transformation does. The state of variables
-            that lie in parts themselves (``FullySharded``) does so in any case.
+        loss_scale: Loss scaling for half (mixed) precision: a factor, or ``"dynamic"``. A dynamic factor is
+            halved, and the step skipped, when a gradient is not finite; it is doubled after 2000 finite
+            steps. Differentiate ``optimizer.scale_loss(loss)``; gradients are unscaled before use.
+        shard_state: Whether each replica stores and updates only a shard of the state (ZeRO-1), which
+            saves memory. Results do not change, for any transformation. The state of fully sharded
+            variables (``FullySharded``) is always sharded.
 
     >>> import optax
     >>> import stratagem as sg
@@ -85,7 +86,7 @@ class Optimizer:
 
     def __init__(
         self,
-        transformation: Any,
+        transformation: GradientTransformation,
         name: str = "optimizer",
         *,
         learning_rate: float | Callable[[Any], Any] | None = None,
@@ -135,7 +136,7 @@ class Optimizer:
 
     @property
     def transformation(self) -> Any:
-        """What it was made with."""
+        """The optax transformation, or the factory, that it was created with."""
         return self._recipe.transformation
 
     @property
@@ -150,28 +151,28 @@ class Optimizer:
 
     @property
     def server_function(self) -> bytes:
-        """What a parameter server needs to take a step of it."""
+        """The serialized update rule that parameter servers run."""
         return self._on_servers.function(self._recipe)
 
-    # --- numbers of its own -------------------------------------------------------------------------
+    # --- hyperparameters and counters ---------------------------------------------------------------
 
     @property
     def iterations(self) -> Any:
-        """Number of updates so far; steps that were accumulated or left out do not count.
+        """Number of updates so far, without accumulated and skipped steps.
 
         Raises:
             UnsupportedError: If the variables are on parameter servers, which count for each variable.
         """
         if not self._here.built and self._on_servers.begun:
             raise UnsupportedError(
-                f"The updates of Optimizer {self.name!r} are counted on parameter servers, for each "
-                "variable, and not here. Count steps in a variable of your own, by step.assign_add(1) "
-                "beside apply_gradients()."
+                f"The updates of Optimizer {self.name!r} are counted on the parameter servers, per "
+                "variable, not in this process. Count steps in your own variable: call step.assign_add(1) "
+                "next to apply_gradients()."
             )
         return self._here.number("iterations", np.int32(0))
 
     @iterations.setter
-    def iterations(self, value: Any) -> None:
+    def iterations(self, value: ArrayLike) -> None:
         current, number = self.iterations, np.asarray(operand_of(value), np.int32)
         if isinstance(current, Variable):
             current.assign(number)
@@ -180,10 +181,10 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate: a variable once there is state, or what the schedule gives.
+        """The learning rate: a variable once there is state, or the schedule's current value.
 
         Raises:
-            AttributeError: If it is inside a transformation that does not show it.
+            AttributeError: If it is inside a transformation that does not expose it.
         """
         rate = self._recipe.learning_rate
         if callable(rate):
@@ -191,11 +192,11 @@ class Optimizer:
         return self._here.number("learning_rate", None if rate is None else np.float32(rate))
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: ArrayLike) -> None:
         if callable(self._recipe.learning_rate) or callable(value):
             raise InvalidArgumentError(
-                "A schedule is part of the steps that were compiled: it can neither be assigned nor be "
-                "replaced. Make the Optimizer with a schedule that says it all, or with a number."
+                "A learning rate schedule is compiled into the step and cannot be assigned or replaced. "
+                "Create the Optimizer with the complete schedule, or with a number."
             )
         current = self.learning_rate
         if isinstance(current, Variable):
@@ -203,15 +204,15 @@ class Optimizer:
             return
         if self._on_servers.begun:
             raise UnsupportedError(
-                f"The learning rate of Optimizer {self.name!r} is on its way to parameter servers and "
-                "workers and cannot be changed any more. Use a schedule."
+                f"The learning rate of Optimizer {self.name!r} cannot be changed after it was sent to "
+                "parameter servers or workers. Use a schedule."
             )
         number = float(np.asarray(operand_of(value)))
         self._recipe = dataclasses.replace(self._recipe, learning_rate=number)
         self._here.assign_number("learning_rate", np.float32(number))
 
-    def scale_loss(self, loss: Any) -> Any:
-        """Returns the loss times the loss scale: what is to be differentiated. See ``loss_scale``.
+    def scale_loss(self, loss: PyTree) -> Any:
+        """Returns the loss times the loss scale; differentiate the result. See ``loss_scale``.
 
         Raises:
             VariableError: If ``build`` has not been called yet.
@@ -228,22 +229,22 @@ class Optimizer:
 
     # --- applying gradients ---------------------------------------------------------------------------
 
-    def apply(self, gradients: Any, variables: Any = None) -> None:
-        """Updates each variable by its gradient, **summed over the replicas**.
+    def apply(self, gradients: PyTree, variables: PyTree = None) -> None:
+        """Updates each variable with its gradient, **summed over the replicas**.
 
         Args:
             gradients: Any structure of gradients, as ``value_and_grad`` returns it.
-            variables: The same structure of variables; default those that ``build`` was given, or that
-                were updated before.
+            variables: The same structure of variables. Default: those of ``build``, or of the previous
+                update.
 
         Raises:
-            VariableError: As ``apply_gradients`` does, and if the structures differ.
+            VariableError: As for ``apply_gradients``, and if the structures differ.
         """
         if variables is None:
             if not self._here.built:
                 raise VariableError(
-                    "apply() without variables updates those that the Optimizer has state for, and there "
-                    "are none yet. Give them, or call optimizer.build(variables) before."
+                    "apply() without variables updates those that the Optimizer has state for, and it has "
+                    "none yet. Pass the variables, or call optimizer.build(variables) first."
                 )
             count = len(self._here.of)
             form = jax.tree.structure([0] * count) if self._form is None else self._form
@@ -266,19 +267,19 @@ class Optimizer:
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> None:
-        """Updates each variable by its gradient, **summed over the replicas**.
+        """Updates each variable with its gradient, **summed over the replicas**.
 
         Args:
             grads_and_vars: Pairs of a gradient, an array or ``IndexedSlices``, and a variable. Pairs
-                without a gradient (``None``) are left out.
-            name: Taken as TensorFlow takes it, without effect.
-            experimental_aggregate_gradients: ``False`` if the replicas have summed the gradients
-                themselves: then the first replica's are used as they are.
+                without a gradient (``None``) are skipped.
+            name: Ignored; accepted as in TensorFlow.
+            experimental_aggregate_gradients: ``False`` if the replicas have already summed the gradients:
+                then the first replica's gradients are used unchanged.
 
         Raises:
-            VariableError: If other variables are given than before, parameter servers' apart, or a
-                variable twice.
-            ShapeMismatchError: If a gradient has another shape than its variable. Nothing has changed.
+            VariableError: If the variables differ from those of the previous call (except on parameter
+                servers), or a variable occurs twice.
+            ShapeMismatchError: If a gradient has another shape than its variable. No variable is changed.
         """
         gradients, variables = split_pairs(grads_and_vars)
         replica = context.get_replica_context()
@@ -303,7 +304,8 @@ class Optimizer:
             else:
                 self._reduce_and_apply(strategy, values, variables)
 
-        # Not merge_call: a gradient that is one object in all replicas counts for each, too.
+        # Not merge_call, which does not wrap an object that is the same in all replicas: such a gradient
+        # counts once per replica too.
         replica.merge_per_replica("apply_gradients", apply, arrays)
 
     def _reduce_and_apply(
@@ -312,16 +314,16 @@ class Optimizer:
         self._check_here(variables)
         options = strategy.extended.gradient_options
         if not any(isinstance(variable, RemoteVariable) for variable in variables):
-            gradients = self._updates_here.scattered(gradients, variables, options)
+            gradients = self._updates_here.reduce_scatter(gradients, variables, options)
         pairs = zip(gradients, variables, strict=True)
-        unsummed = [pair for pair in pairs if not isinstance(pair[0], InParts)]
+        unsummed = [pair for pair in pairs if not isinstance(pair[0], ShardedOperand)]
         reduced = iter(strategy.extended.batch_reduce_to(ReduceOp.SUM, unsummed, options))
-        summed = [g if isinstance(g, InParts) else next(reduced) for g in gradients]
+        summed = [g if isinstance(g, ShardedOperand) else next(reduced) for g in gradients]
         values = [array_of(value) if isinstance(value, Mirrored) else value for value in summed]
         self._apply(values, variables)
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Updates variables by gradients that are summed already."""
+        """Updates variables with gradients that are already summed."""
         self._check_here(variables)
         remote = [isinstance(variable, RemoteVariable) for variable in variables]
         if any(remote) and self._recipe.clipping:
@@ -344,10 +346,10 @@ class Optimizer:
         if any(remote):
             check_on_servers(self._recipe, all_variables=all(remote), shard_state=self._shard_state)
 
-    def build(self, variables: Any) -> None:
-        """Makes the state for variables that are not on parameter servers, if there is none yet.
+    def build(self, variables: PyTree) -> None:
+        """Creates the state for variables that are not on parameter servers, if there is none yet.
 
-        Without it the first step does.
+        If it is not called, the first step creates the state.
 
         Args:
             variables: Any structure of variables.
@@ -368,18 +370,18 @@ class Optimizer:
     # --- checkpoints --------------------------------------------------------------------------------
 
     def state_entries(self) -> list[StateEntry] | None:
-        """Returns the state of variables that are not on parameter servers, if there is any yet."""
+        """Returns the state for variables that are not on parameter servers, if there is any yet."""
         return self._here.entries()
 
     def check_state(
         self, restored: RestoredState, name: str, variables: Sequence[Variable] | None = None
     ) -> None:
-        """Checks that ``restore_state`` can be called, as far as it is known by now.
+        """Checks that ``restore_state`` can be called, as far as is known now.
 
         Args:
             restored: The state.
             name: The optimizer's name in messages.
-            variables: The variables that the state is for, if they are known.
+            variables: The variables that the state is for, if known.
 
         Raises:
             InvalidArgumentError: If it is the state of another optimizer, or of other variables.
@@ -387,29 +389,29 @@ class Optimizer:
         self._here.check(restored, name, variables)
 
     def restore_state(self, restored: RestoredState | None) -> None:
-        """Sets the state of variables that are not on parameter servers, also before there is any.
+        """Sets the state for variables that are not on parameter servers, even before it is built.
 
         Args:
-            restored: The state; ``None`` for that from before the first step.
+            restored: The state; ``None`` for the initial state.
         """
         self._here.restore(restored)
 
 
 class _Variables(list[Variable]):
-    """A list that may be called, as ``variables()`` of TensorFlow's older optimizers is."""
+    """A callable list, because older TensorFlow optimizers have a method ``variables()``."""
 
     def __call__(self) -> list[Variable]:
         return self
 
 
-def _arrays(gradient: Any, variable: Variable) -> Any:
+def _arrays(gradient: ArrayLike, variable: Variable) -> Any:
     return gradient_arrays(gradient, variable.dtype)
 
 
 def _receive(
     identity: str, original: str, recipe: OptimizerStep, name: str, shard_state: bool
 ) -> Optimizer:
-    """Returns this process's object for an optimizer that was sent to it."""
+    """Returns this process's instance of an optimizer that another process sent."""
 
     def make() -> Optimizer:
         optimizer = Optimizer.__new__(Optimizer)

@@ -1,4 +1,4 @@
-"""``OptimizerStep``: what an optimizer does with gradients, as a pure function of its state."""
+"""``OptimizerStep``: the update rule of an optimizer, as a pure function of its state."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, PyTree, Tensor
 from stratagem._src.training.gradient_clipping import NO_CLIPPING, Clipping
 from stratagem._src.training.keyless_transformation import KeylessTransformation
 from stratagem._src.training.loss_scaling import LossScale, all_finite
@@ -22,18 +23,18 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """The options of an optimizer, and what they make of gradients.
+    """The options of an optimizer and its update rule.
 
-    Its state is a dictionary with ``iterations``, the number of updates; ``transformation``, the state
-    of the optax transformation; and what the options need: ``learning_rate``, ``accumulated`` and
+    The state is a dictionary with ``iterations``, the number of updates; ``transformation``, the state
+    of the optax transformation; and, if the options need them, ``learning_rate``, ``accumulated`` and
     ``accumulated_steps``, ``loss_scale`` and ``finite_steps``.
 
     Attributes:
-        transformation: An optax transformation, or with a learning rate what makes one of it.
-        learning_rate: A number, or a function of the number of updates.
-        clipping: Bounds for gradients.
+        transformation: An optax transformation, or with a learning rate a factory of one.
+        learning_rate: A number, or a schedule: a function of the number of updates.
+        clipping: Gradient clipping.
         accumulation_steps: Number of calls whose gradients are averaged for one update.
-        loss_scale: By what the loss was multiplied.
+        loss_scale: The loss scaling, if any.
     """
 
     transformation: Any
@@ -46,7 +47,7 @@ class OptimizerStep:
         complete = hasattr(self.transformation, "init") and hasattr(self.transformation, "update")
         if self.learning_rate is not None and (complete or not callable(self.transformation)):
             raise InvalidArgumentError(
-                "With a learning_rate an Optimizer needs what makes a transformation of it, as in "
+                "With a learning_rate an Optimizer needs a factory of transformations, as in "
                 f"Optimizer(optax.adam, learning_rate=1e-3), got {self.transformation!r}."
             )
         if self.learning_rate is None and not complete:
@@ -56,27 +57,28 @@ class OptimizerStep:
             )
         if self.accumulation_steps < 1:
             raise InvalidArgumentError(
-                "gradient_accumulation_steps is the number of calls for one update, got "
+                "gradient_accumulation_steps must be a number of calls for one update, at least 1, got "
                 f"{self.accumulation_steps}."
             )
 
     @property
     def reduces_late(self) -> bool:
-        """Whether gradients are added up apart in each replica, until they are used.
+        """Whether each replica may accumulate its gradients locally until they are used.
 
-        Not with a loss scale, by which each of them is divided, and whose overflows all replicas see.
+        Not with a loss scale: every gradient is divided by the current scale, and all replicas must see the
+        same overflows.
         """
         return self.accumulation_steps > 1 and self.loss_scale is None
 
-    def optax(self, learning_rate: Any = None) -> KeylessTransformation:
-        """Returns the transformation with a learning rate; default the one to begin with."""
+    def optax(self, learning_rate: ArrayLike = None) -> KeylessTransformation:
+        """Returns the transformation with a learning rate. Default: the initial one."""
         if self.learning_rate is None:
             return KeylessTransformation(self.transformation)
         rate = self.learning_rate if learning_rate is None else learning_rate
         return KeylessTransformation(self.transformation(learning_rate=rate))
 
     def init(self, values: Sequence[Any]) -> State:
-        """Returns the state to begin with, for variables with these values."""
+        """Returns the initial state for variables with these values."""
         rate: Any = self.learning_rate
         if callable(rate):
             rate = rate(jnp.zeros((), jnp.int32))
@@ -121,9 +123,9 @@ class OptimizerStep:
     def update_with_sums(
         self, sums: list[Any], state: State, values: list[Any]
     ) -> tuple[list[Any], State]:
-        """Returns the same, given the sums of the gradients of ``accumulation_steps`` calls.
+        """Like ``update``, given the summed gradients of ``accumulation_steps`` calls.
 
-        The state is without ``accumulated``.
+        The state has no ``accumulated``.
         """
         means = [_times(total, 1 / self.accumulation_steps) for total in sums]
         values, state = self._take_step(means, state, values)
@@ -161,18 +163,18 @@ class OptimizerStep:
 
 
 def _cond(
-    predicate: Any,
+    predicate: Tensor,
     step: Callable[..., tuple[list[Any], State]],
     otherwise: Callable[..., tuple[list[Any], State]],
     gradients: list[Any],
     state: State,
     values: list[Any],
 ) -> tuple[list[Any], State]:
-    # Transformations may change weak types and the like, in which branches must agree.
+    # Both branches of lax.cond must return the same dtypes, but transformations may change weak types.
     kinds = jax.tree.map(lambda x: jnp.asarray(x).dtype, state)
 
     def settled(branch: Callable[..., tuple[list[Any], State]]) -> Callable[..., Any]:
-        def call(*args: Any) -> tuple[list[Any], State]:
+        def call(*args: PyTree) -> tuple[list[Any], State]:
             values, after = branch(*args)
             return values, jax.tree.map(lambda x, kind: jnp.asarray(x).astype(kind), after, kinds)
 
@@ -184,6 +186,6 @@ def _cond(
     return result
 
 
-def _times(gradient: Any, factor: Any) -> Any:
+def _times(gradient: ArrayLike, factor: Tensor) -> Any:
     wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
     return (wide * factor).astype(gradient.dtype)

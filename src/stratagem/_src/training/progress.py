@@ -1,4 +1,4 @@
-"""``progress``: how far a loop has come, shown once for all workers."""
+"""``progress``: a progress bar for training loops, shown by the leader for all workers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, TextIO, TypeVar
 
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
-from stratagem._src.values.rows import num_rows_everywhere
+from stratagem._src.values.rows import num_global_rows
 
 __all__ = ["progress"]
 
 _T = TypeVar("_T")
-_SECONDS_BETWEEN_LINES = 0.1
-_SECONDS_OF_RATE = 5.0
+_REFRESH_SECONDS = 0.1
+_RATE_WINDOW_SECONDS = 5.0
 
 
 def progress(
@@ -25,17 +25,17 @@ def progress(
     description: str = "",
     file: TextIO | None = None,
 ) -> Iterator[_T]:
-    """Yields what ``iterable`` does, and shows how far the loop has come and how quickly it goes on.
+    """Yields the elements of ``iterable`` and shows a progress line with throughput and remaining time.
 
-    Of workers in step only the leader shows it, with the examples of all of them where elements of a
-    distributed dataset are drawn. It is one line, on the error output, written anew ten times a second at
-    most; ``stratagem run`` keeps it below what is printed.
+    With several synchronous workers only the leader shows it. For a distributed dataset the throughput
+    counts the examples of all workers. The line goes to stderr and is refreshed at most ten times a second;
+    ``stratagem run`` keeps it below other output.
 
     Args:
-        iterable: What to go through: a distributed dataset, a range.
-        total: How many elements it has, where ``len`` does not say.
-        description: Comes first in the line.
-        file: Where the line goes; by default ``sys.stderr``.
+        iterable: A distributed dataset, a range, or any iterable.
+        total: Number of elements, if ``len`` is not defined.
+        description: Text at the start of the line.
+        file: Output stream. Default: ``sys.stderr``.
 
     >>> import io
     >>> import stratagem as sg
@@ -61,8 +61,8 @@ def _shown(iterable: Iterable[_T], line: _Line) -> Iterator[_T]:
     try:
         for element in iterable:
             yield element
-            # When the loop comes back, its step has been made.
-            line.advance(num_rows_everywhere(element))
+            # The loop asks for the next element: its step is done.
+            line.advance(num_global_rows(element))
     finally:
         line.end()
 
@@ -80,7 +80,7 @@ def _length(iterable: Any) -> int | None:
 
 
 class _Line:
-    """The line: how many, how quickly, how long still."""
+    """The progress line: count, throughput and remaining time."""
 
     def __init__(self, total: int | None, description: str, file: TextIO | None) -> None:
         self._total = total
@@ -91,27 +91,27 @@ class _Line:
         self._count = 0
         self._examples = 0
         self._length = 0
-        # Where the rate is taken from: the loop some seconds ago.
+        # Samples (time, steps, examples) of the last seconds, from which the rate is computed.
         self._past = [(self._began, 0, 0)]
 
     def advance(self, num_examples: int) -> None:
-        """Takes in that a step was made with so many examples."""
+        """Counts a step with ``num_examples`` examples."""
         self._count += 1
         self._examples += num_examples
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _SECONDS_BETWEEN_LINES
+            self._next = now + _REFRESH_SECONDS
             self._write(now)
 
     def end(self) -> None:
-        """Leaves the line as it is."""
+        """Writes the final line."""
         self._write(time.monotonic())
         self._file.write("\n")
         self._file.flush()
 
     def _write(self, now: float) -> None:
         self._past.append((now, self._count, self._examples))
-        while len(self._past) > 2 and self._past[0][0] < now - _SECONDS_OF_RATE:
+        while len(self._past) > 2 and self._past[0][0] < now - _RATE_WINDOW_SECONDS:
             del self._past[0]
         then, count, examples = self._past[0]
         seconds = max(now - then, 1e-9)

@@ -1,30 +1,30 @@
-"""``report``: figures of a training loop for whoever observes the job."""
+"""``report``: publishes metrics of a training loop to the monitoring of the job."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.mirrored import Mirrored
 
 __all__ = ["report"]
 
 
-def report(**values: Any) -> None:
-    """Shows figures, such as the loss, to whoever observes the job; nothing if nobody does.
+def report(**values: ArrayLike) -> None:
+    """Publishes metrics, such as the loss, to the monitoring of the job; a no-op if there is none.
 
-    ``stratagem run --events`` and ``--dashboard`` show the newest of each name once a second. An array need
-    not have been computed: the step is not waited for.
+    ``stratagem run --events`` and ``--dashboard`` show the latest value of each name once a second. Arrays
+    may still be computing: ``report`` does not wait for the step.
 
     Args:
-        **values: Numbers, or arrays of one element. What differs between replicas is to be reduced first.
+        **values: Numbers, or arrays of one element. Reduce per-replica values first.
 
     Raises:
-        InvalidArgumentError: If one is something else.
+        InvalidArgumentError: If a value is something else.
 
     >>> import stratagem as sg
     >>> sg.train.report(loss=0.25, accuracy=0.9)
@@ -34,7 +34,7 @@ def report(**values: Any) -> None:
             value = values[name] = value.values[0]
         if not _is_number(value):
             raise InvalidArgumentError(
-                f"A reported figure must be a number or an array of one element, got {name}="
+                f"A reported metric must be a number or an array of one element, got {name}="
                 f"{type(value).__name__}. Reduce it first: strategy.reduce('MEAN', value, axis=None)."
             )
     observer = recorder()
@@ -42,7 +42,7 @@ def report(**values: Any) -> None:
         observer.report(values)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: ArrayLike) -> bool:
     shape = getattr(value, "shape", None)
     if shape is None:
         return isinstance(value, (bool, int, float))
@@ -50,5 +50,5 @@ def _is_number(value: Any) -> bool:
 
 
 @functools.cache
-def _is_real(dtype: Any) -> bool:
+def _is_real(dtype: DTypeLike) -> bool:
     return any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))

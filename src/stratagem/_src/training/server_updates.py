@@ -56,7 +56,7 @@ class ServerUpdates:
 
     @property
     def identity(self) -> str:
-        """Name of the optimizer in all processes, also in a coordinator that takes over; set at first use."""
+        """Name in all processes, also in a coordinator that takes over; set at first use."""
         with _known_lock:
             if self._identity is None:
                 self._identity = f"{lineage_id()}/{self._number}"

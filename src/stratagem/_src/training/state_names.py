@@ -1,4 +1,4 @@
-"""Names for the variables that hold an optimizer's state, which say what each is and for what."""
+"""Names for the variables that hold an optimizer's state: their role and their variable."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 
 import jax
 
+from stratagem._src.core.types import ArrayLike, PyTree
+
 __all__ = ["state_variable_names"]
 
 
-def state_variable_names(state: Any, names: Sequence[str]) -> list[str]:
+def state_variable_names(state: PyTree, names: Sequence[str]) -> list[str]:
     """Returns a name for each leaf of an optimizer's state.
 
     Args:
-        state: The state, for a list of values.
-        names: The names of the variables that these are the values of.
+        state: The state, initialized for a list of values.
+        names: The names of the variables of these values.
 
     >>> import optax
     >>> state = {"iterations": 0, "transformation": optax.adam(0.1).init([0.0])}
@@ -39,13 +41,13 @@ def _name(path: Sequence[Any], names: Sequence[str]) -> str:
     if words[:1] == ["transformation"] and len(words) > 1:
         words = words[1:]
     last = path[-1]
-    # Values come as a list, so that an index at the end is that of a variable.
+    # The values are a list, so an index at the end of a path is that of a variable.
     if isinstance(last, jax.tree_util.SequenceKey) and last.idx < len(names):
         words.append(names[last.idx])
     return "/".join(words)
 
 
-def _word(key: Any) -> str:
+def _word(key: ArrayLike) -> str:
     for attribute in ("name", "key"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -1,4 +1,4 @@
-"""``StateVariables``: where the state of an optimizer for variables of this process is."""
+"""``StateVariables``: the variables that hold the state of an optimizer in this process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy as np
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.strategies.extended import StrategyExtended
-from stratagem._src.training.local_state import (
+from stratagem._src.training.optimizer_state import (
     RestoredState,
     StateEntry,
     StatePlace,
@@ -24,9 +25,9 @@ from stratagem._src.training.local_state import (
     static_shape,
 )
 from stratagem._src.training.optimizer_step import OptimizerStep
-from stratagem._src.training.sharded_update import StepInParts
+from stratagem._src.training.sharded_update import ShardedUpdate
 from stratagem._src.training.state_names import state_variable_names
-from stratagem._src.variables import access
+from stratagem._src.variables import frames
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded import MIN_SIZE, FullySharded, placing
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
@@ -38,22 +39,22 @@ __all__ = ["StateVariables"]
 
 
 class StateVariables:
-    """The state of an optimizer, in variables of the strategy whose variables it is for.
+    """The state of an optimizer, in variables of the same strategy as the variables that it updates.
 
     Args:
-        recipe: What the optimizer does.
+        recipe: The optimizer's update rule.
         name: The optimizer's name.
-        shard_state: Whether each replica has a part of it, also where it has all of the variables.
+        shard_state: Whether to shard the state over the replicas even if the variables are replicated.
 
     Attributes:
         held: The variables that hold the state.
-        of: The variables that it is for.
+        of: The variables that the state is for.
     """
 
     def __init__(self, recipe: OptimizerStep, name: str, *, shard_state: bool = False) -> None:
         self._recipe = recipe
         self._shard_state = shard_state
-        self._in_parts: StepInParts | None = None
+        self._sharded_update: ShardedUpdate | None = None
         self._name = name
         self.held: list[Variable] = []
         self.of: list[Variable] = []
@@ -65,11 +66,11 @@ class StateVariables:
 
     @property
     def built(self) -> bool:
-        """Whether there is any."""
+        """Whether the state exists."""
         return self._structure is not None
 
     def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the state for ``variables``, if there is none yet.
+        """Creates the state for ``variables``, if there is none yet.
 
         Raises:
             VariableError: If there is state for other variables.
@@ -77,14 +78,14 @@ class StateVariables:
         if self.built:
             if [id(v) for v in variables] != [id(v) for v in self.of]:
                 raise VariableError(
-                    "An Optimizer is always given the same variables in the same order, got "
+                    "An Optimizer must always get the same variables in the same order, got "
                     f"{[v.name for v in variables]} after {[v.name for v in self.of]}. Use one "
                     "Optimizer for each group of variables."
                 )
             return
         if self._shard_state:
-            _check_divides(variables)
-        divided_shapes = {static_shape(v) for v in variables if isinstance(v, FullyShardedVariable)}
+            _check_can_shard(variables)
+        sharded_shapes = {static_shape(v) for v in variables if isinstance(v, FullyShardedVariable)}
         initial = self._initial(variables)
         places = state_places(initial, len(variables))
         leaves, structure = jax.tree.flatten(initial)
@@ -96,8 +97,8 @@ class StateVariables:
         held = []
         for place, name, leaf in zip(places, shown, leaves, strict=True):
             large = self._shard_state and leaf.size >= MIN_SIZE
-            divided = large or leaf.shape in divided_shapes
-            with _scope_of(variables), placing(FullySharded(1) if divided else None):
+            sharded = large or leaf.shape in sharded_shapes
+            with _scope_of(variables), placing(FullySharded(1) if sharded else None):
                 held.append(self._make_variable(place, leaf, f"{self._name}/{name}"))
         self.held = held
         self.of = list(variables)
@@ -106,14 +107,14 @@ class StateVariables:
         self._restored = None
 
     def reduces_late(self, variables: Sequence[Variable]) -> bool:
-        """Returns whether gradients are added up apart in each replica, until they are used.
+        """Returns whether each replica accumulates its gradients locally until they are used.
 
-        Not where state lies in parts: each replica would need room for the sums of all gradients.
+        Not with sharded state: each replica would need memory for full, unsharded sums.
         """
-        divided = any(isinstance(variable, FullyShardedVariable) for variable in variables)
-        return self._recipe.reduces_late and not self._shard_state and not divided
+        sharded = any(isinstance(variable, FullyShardedVariable) for variable in variables)
+        return self._recipe.reduces_late and not self._shard_state and not sharded
 
-    def _make_variable(self, place: StatePlace, value: Any, name: str) -> Variable:
+    def _make_variable(self, place: StatePlace, value: ArrayLike, name: str) -> Variable:
         if not self._is_accumulator(place):
             return Variable(value, trainable=False, name=name)
         with counting_once():
@@ -126,7 +127,7 @@ class StateVariables:
             )
 
     def _is_accumulator(self, place: StatePlace) -> bool:
-        """Returns whether each replica has its own part of what is there."""
+        """Returns whether the entry is a sum that each replica accumulates locally."""
         return place.leaf == "accumulated" and self._reduces_late
 
     @property
@@ -135,20 +136,20 @@ class StateVariables:
         return [variable for place, variable in pairs if self._is_accumulator(place)]
 
     def accumulate(self, gradients: Sequence[Any]) -> None:
-        """Adds a gradient of each variable to the sums, in each replica or once."""
+        """Adds each variable's gradient to the sums, per replica or once."""
         for variable, gradient in zip(self._accumulators, gradients, strict=True):
             variable.assign_add(gradient)
 
     def take_sums(self, options: CommunicationOptions | None = None) -> list[Any]:
-        """Returns the sums over the replicas, which begin again with zero.
+        """Returns the accumulated sums over all replicas and resets them to zero.
 
         Args:
-            options: How each replica's sums travel.
+            options: Communication options for the replicas' sums.
         """
         held = self._accumulators
         if options is not None and options.dtype is not None:
             replicas = [v for v in held if isinstance(v, SyncOnReadVariable)]
-            assert len(replicas) == len(held), "only replicas whose sums are apart exchange them"
+            assert len(replicas) == len(held), "only per-replica sums are reduced with options"
             values = [variable.per_replica() for variable in replicas]
             runtime = replicas[0].strategy.extended
             sums = runtime.reduce_values(ReduceOp.SUM, values, options)
@@ -165,15 +166,15 @@ class StateVariables:
             )
         return state | {name: np.asarray(value) for name, value in self._assigned.items()}
 
-    def step_in_parts(self) -> StepInParts | None:
-        """Returns what takes steps if variables or state lie in parts."""
-        frame = access.current_frame()
+    def sharded_update(self) -> ShardedUpdate | None:
+        """Returns the ``ShardedUpdate`` if variables or state are sharded, else ``None``."""
+        frame = frames.current_frame()
         held = (*self.held, *self.of)
-        divided = next((v for v in held if isinstance(v, FullyShardedVariable)), None)
-        if divided is None or (frame is not None and not frame.in_parts):
+        sharded = next((v for v in held if isinstance(v, FullyShardedVariable)), None)
+        if sharded is None or (frame is not None and not frame.holds_shards):
             return None
-        # Workers that form anew have other devices.
-        if self._in_parts is None or self._in_parts.group is not divided.group:
+        # After an elastic re-rendezvous the group has other devices, and the program is made again.
+        if self._sharded_update is None or self._sharded_update.group is not sharded.group:
 
             def step(gradients: list[Any], held: list[Any], values: list[Any]) -> Any:
                 state = jax.tree.unflatten(self._structure, held)
@@ -181,23 +182,23 @@ class StateVariables:
                 return new_values, jax.tree.leaves(new_state)
 
             name = f"step of Optimizer {self._name!r}"
-            self._in_parts = StepInParts(step, self.of, self.held, name)
-        return self._in_parts
+            self._sharded_update = ShardedUpdate(step, self.of, self.held, name)
+        return self._sharded_update
 
     def read_only(self) -> list[bool]:
-        """Returns of each array of the state whether steps only read it."""
+        """Returns for each array of the state whether steps only read it."""
         return [place.leaf == "learning_rate" for place in self._places]
 
     def read(self) -> Any:
-        """Returns the state, apart from sums of which each replica has a part."""
+        """Returns the state, without sums that the replicas accumulate locally."""
         values = [
             None if self._is_accumulator(place) else variable.read_value()
             for place, variable in zip(self._places, self.held, strict=True)
         ]
         return jax.tree.unflatten(self._structure, values)
 
-    def write(self, state: Any) -> None:
-        """Sets what ``read`` returns, apart from what steps only read."""
+    def write(self, state: PyTree) -> None:
+        """Assigns the state that ``read`` returns, except arrays that steps only read."""
         held = [
             (keep, variable)
             for place, keep, variable in zip(self._places, self.read_only(), self.held, strict=True)
@@ -207,18 +208,18 @@ class StateVariables:
             if not keep:
                 variable.assign(value)
 
-    # --- numbers ------------------------------------------------------------------------------------
+    # --- hyperparameters and counters ---------------------------------------------------------------
 
-    def number(self, name: str, initial: Any) -> Any:
-        """Returns a number of the state: the variable that holds it, or its value before there is any.
+    def number(self, name: str, initial: ArrayLike) -> Any:
+        """Returns a scalar of the state: the variable that holds it, or before ``build`` its future value.
 
         Args:
-            name: Its name: a key of the state, or a hyperparameter that optax keeps in its own.
-            initial: What it will be; ``None`` if the state may have no such number.
+            name: A key of the state, or a hyperparameter in the state of ``optax.inject_hyperparams``.
+            initial: Its initial value; ``None`` if the state may not have this scalar.
 
         Raises:
-            ContextError: If there is no variable yet, and the value would be compiled in.
-            AttributeError: If there is no such number.
+            ContextError: If there is no variable yet, so that the value would be compiled in.
+            AttributeError: If the state has no such scalar.
         """
         hyperparameter = f".hyperparams[{name!r}]"
         for place, variable in zip(self._places, self.held, strict=True):
@@ -226,14 +227,14 @@ class StateVariables:
                 return variable
         if initial is None:
             raise AttributeError(
-                f"Optimizer {self._name!r} does not show its {name}, which is inside the transformation. "
-                f"Make it by Optimizer(optax.adam, {name}=1e-3), or with optax.inject_hyperparams, and "
+                f"Optimizer {self._name!r} does not expose its {name}, which is inside the transformation. "
+                f"Create it as Optimizer(optax.adam, {name}=1e-3), or with optax.inject_hyperparams, and "
                 "call optimizer.build(variables)."
             )
-        if access.current_frame() is not None:
+        if frames.current_frame() is not None:
             raise ContextError(
-                f"The {name} of Optimizer {self._name!r} is asked for in a compiled function before the "
-                "optimizer has state, so that it would be compiled in. Call optimizer.build(variables) "
+                f"The {name} of Optimizer {self._name!r} is read in a compiled function before the "
+                "optimizer has state, so its value would be compiled in. Call optimizer.build(variables) "
                 "first."
             )
         restored = self._restored
@@ -241,8 +242,8 @@ class StateVariables:
             return np.asarray(restored.shared[name])
         return self._assigned.get(name, initial)
 
-    def assign_number(self, name: str, value: Any) -> None:
-        """Says what a number of the state will be, before there is any."""
+    def assign_number(self, name: str, value: ArrayLike) -> None:
+        """Sets a scalar of the state before ``build``."""
         self._assigned[name] = value
         if self._restored is not None:
             self._restored = self._restored.replace(name, value)
@@ -250,7 +251,7 @@ class StateVariables:
     # --- checkpoints --------------------------------------------------------------------------------
 
     def entries(self) -> list[StateEntry] | None:
-        """Returns everything that there is of the state, if there is any yet."""
+        """Returns all entries of the state, if there is any yet."""
         if not self.built:
             return None if self._restored is None else list(self._restored.entries())
         return [
@@ -261,12 +262,12 @@ class StateVariables:
     def check(
         self, restored: RestoredState, name: str, variables: Sequence[Variable] | None
     ) -> None:
-        """Checks that ``restore`` can be called, as far as it is known by now.
+        """Checks that ``restore`` can be called, as far as is known now.
 
         Args:
             restored: The state.
             name: The optimizer's name in messages.
-            variables: The variables that the state is for, if they are known.
+            variables: The variables that the state is for, if known.
 
         Raises:
             InvalidArgumentError: If it is the state of another optimizer, or of other variables.
@@ -281,7 +282,7 @@ class StateVariables:
             restored.fitted(places, leaves, variables, name)
 
     def restore(self, restored: RestoredState | None) -> None:
-        """Sets the state, also before there is any; to that from before the first step if ``None``."""
+        """Sets the state, even before ``build``; ``None`` resets it to the initial state."""
         if not self.built:
             self._restored = restored
             return
@@ -294,35 +295,36 @@ class StateVariables:
 
 
 def _value_to_begin_with(variable: Variable) -> np.ndarray[Any, Any]:
-    """Returns the value of a variable; of state that other workers have and give, only the shape counts."""
+    """Returns a variable's value for ``optax.init``; zeros if other workers provide the state anyway."""
     if isinstance(variable, FullyShardedVariable):
         extended = variable.strategy.extended
         assert isinstance(extended, StrategyExtended)
         if extended.expects_values:
-            # To read it would take all workers, and the others have done that already.
+            # A read is a collective of all workers. The others have done it before this worker joined, so
+            # it would hang here. Only the shape matters.
             return np.zeros(static_shape(variable), variable.dtype)
     return variable.value_on_host()
 
 
-def _check_divides(variables: Sequence[Variable]) -> None:
+def _check_can_shard(variables: Sequence[Variable]) -> None:
     for variable in variables:
         if isinstance(variable, DistributedVariable):
             extended = variable.strategy.extended
             assert isinstance(extended, StrategyExtended)
-            extended.check_divides_variables("Optimizer(shard_state=True)")
+            extended.check_can_shard_variables("Optimizer(shard_state=True)")
 
 
 def _on_host() -> contextlib.AbstractContextManager[Any]:
-    """Keeps what is computed in the block off accelerators, none of which might have room for all of it."""
+    """Computes the block on the CPU: the full state may not fit into the memory of one accelerator."""
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX was told to do without
+    except RuntimeError:  # JAX runs without a CPU backend
         return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def _scope_of(variables: Sequence[Variable]) -> Iterator[None]:
-    """Creates variables like these in the block."""
+    """Enters the scope of the strategy of these variables, unless it is current."""
     first = variables[0] if variables else None
     if not isinstance(first, DistributedVariable) or context.get_strategy() is first.strategy:
         yield

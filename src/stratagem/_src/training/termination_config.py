@@ -1,4 +1,4 @@
-"""``TerminationConfig``: how a program hears that it is to end, and what it does then."""
+"""``TerminationConfig``: which events are preemption notices, and how a program reacts to them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ _SLURM_JOB = "SLURM_JOB_ID"
 
 
 class TerminationConfig:
-    """How a ``PreemptionCheckpointHandler`` hears that a worker is to end, and what all do then.
+    """How a ``PreemptionCheckpointHandler`` detects a preemption, and how all workers react.
 
     By default SIGTERM is the notice, as Kubernetes, Slurm and ``stratagem run`` send it. In a Slurm job
-    so are SIGUSR1 and SIGUSR2, which ``--signal`` sends some time before, unless the program handles
-    them itself. All workers then save, and leave with exit code 42, which makes ``stratagem run
-    --max-restarts`` start the job again.
+    SIGUSR1 and SIGUSR2 are notices too, which ``--signal`` sends some time before the end, unless the
+    program handles them itself. All workers then save a checkpoint and exit with code 42, which makes
+    ``stratagem run --max-restarts`` restart the job.
 
     Args:
-        termination_watcher_fn: Called about every second, in a thread; returns whether this worker is to
-            end. It takes the place of signals.
-        exit_fn: Called when all have saved, such as ``lambda: sys.exit(0)``. If it returns, training
-            goes on. Default: ``sys.exit(42)``.
-        grace_period: Seconds between the notice and the end. All workers save at once, go on training,
-            and save again and leave shortly before it is over. Default 0: they save once and leave.
+        termination_watcher_fn: Called about every second in a thread; returns whether this worker is being
+            preempted. It replaces signals.
+        exit_fn: Called when all workers have saved, such as ``lambda: sys.exit(0)``. If it returns,
+            training continues. Default: ``sys.exit(42)``.
+        grace_period: Seconds between the notice and the end of the process. All workers save immediately,
+            continue to train, and save again and exit shortly before the end. Default 0: they save once and
+            exit.
         save_fn: Called to save instead of the ``CheckpointManager``'s ``save``, with the arguments of
             ``save_checkpoint_if_preempted``.
-        signals: The signals that are a notice, if not those above.
+        signals: The signals that are notices, instead of the default ones.
 
     Raises:
         ValueError: If a function is not callable, or ``grace_period`` is negative, or both signals and a
@@ -68,11 +69,11 @@ class TerminationConfig:
                 raise InvalidArgumentError(f"{name} must be a function or None, got {function!r}.")
         if grace_period is not None and not grace_period >= 0:
             raise InvalidArgumentError(
-                f"grace_period must be a number of seconds, 0 or more, got {grace_period!r}."
+                f"grace_period must be a number of seconds, at least 0, got {grace_period!r}."
             )
         if signals is not None and termination_watcher_fn is not None:
             raise InvalidArgumentError(
-                "termination_watcher_fn takes the place of signals, got both. Leave one of them out."
+                "termination_watcher_fn replaces signals, got both. Leave one of them out."
             )
         self.termination_watcher_fn = termination_watcher_fn
         self.exit_fn = exit_fn
@@ -81,11 +82,11 @@ class TerminationConfig:
         self.signals = signals
 
     def leave(self) -> None:
-        """Does what is to be done when all have saved."""
+        """Exits, or calls ``exit_fn``, after all workers have saved."""
         (self.exit_fn or _exit_for_restart)()
 
     def signals_to_watch(self) -> list[int]:
-        """Returns the signals that are a notice; none if a function is asked instead."""
+        """Returns the signals that are notices; none if there is a ``termination_watcher_fn``."""
         if self.termination_watcher_fn is not None:
             return []
         if self.signals is not None:

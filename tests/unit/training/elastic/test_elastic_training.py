@@ -64,7 +64,7 @@ def test_iterables_can_be_given_and_iterators_cannot(strategy):
     assert train(batches) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with pytest.raises(ValueError, match="can be read only once"):
         train(iter(batches))
-    with pytest.raises(ValueError, match="Give the dataset that it was made of"):
+    with pytest.raises(ValueError, match="Pass the original dataset"):
         train(strategy.experimental_distribute_dataset(sg.data.Dataset.range(4).batch(2)))
 
 
@@ -267,7 +267,7 @@ def test_a_place_is_restored_before_the_first_loop_or_not_at_all(strategy, tmp_p
             path = checkpoint.save(directory / "ckpt")
             checkpoint.restore(path)
 
-    with pytest.raises(RuntimeError, match="before the first of them begins"):
+    with pytest.raises(RuntimeError, match="before the first loop starts"):
         train(tmp_path)
     iterator = iter(sg.data.Dataset.range(3))
     path = sg.train.Checkpoint(loop=iterator).save(tmp_path / "iterator")
@@ -276,7 +276,7 @@ def test_a_place_is_restored_before_the_first_loop_or_not_at_all(strategy, tmp_p
     def restore(loop):
         sg.train.Checkpoint(loop=loop).restore(path)
 
-    with pytest.raises(ValueError, match="restored from the place of a loop"):
+    with pytest.raises(ValueError, match="restored from the saved state of a loop"):
         restore()
 
 

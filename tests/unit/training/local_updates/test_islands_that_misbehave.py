@@ -231,7 +231,7 @@ def test_an_outcome_that_comes_just_after_the_leader_stopped_waiting(monkeypatch
             self.set_result(Outcome("go"))
             raise concurrent.futures.TimeoutError
 
-    monkeypatch.setattr(island_workers, "_SECONDS_BETWEEN_SIGNS", 0.0)
+    monkeypatch.setattr(island_workers, "_KEEPALIVE_SECONDS", 0.0)
     assert said_of(Late()) == {"waits_for": "island 1"}
 
 

@@ -183,9 +183,9 @@ def test_restored_checkpoints_continue_exactly(server, tmp_path, overlap, at):
         while island.islands.num_steps < at:
             island.inner_step()
         saved(island).write(str(tmp_path / f"island-{island.number}"))
-        if island.islands._flight is not None:
+        if island.islands._pending is not None:
             # An island that is lost before it has sent is left out of that round, for good.
-            island.islands._flight.future.result(20)
+            island.islands._pending.future.result(20)
         island.islands._close()
 
     def restore_and_train(island):
@@ -219,14 +219,14 @@ def test_calls_outside():
     islands = LocalUpdates(strategy, sync_every=1)
     with pytest.raises(ContextError, match="between join"):
         islands.step()
-    with pytest.raises(ContextError, match="must know its variables"):
+    with pytest.raises(ContextError, match="needs its variables"):
         islands.join()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sync_every": 0}, "sync_every must be a whole number, at least 1, got 0"),
+        ({"sync_every": 0}, "sync_every must be an integer, at least 1, got 0"),
         ({"sync_every": 2, "overlap_steps": 3}, "from 0 to 2, got 3"),
         ({"sync_every": 2, "timeout_seconds": 0}, "must be > 0"),
         ({"sync_every": 2, "island": 1}, "given together"),

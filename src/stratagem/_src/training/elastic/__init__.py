@@ -1,1 +1,1 @@
-"""Training that goes on when workers are lost or come: loops with places, values kept, and who has them."""
+"""Elastic training: resumable loops, variable snapshots, and agreement after a change of workers."""

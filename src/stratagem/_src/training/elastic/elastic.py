@@ -1,4 +1,4 @@
-"""``elastic``: training that survives the loss of workers."""
+"""``elastic``: elastic training, which survives the loss of workers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import PyTree
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop, first_place
@@ -19,25 +20,25 @@ __all__ = ["elastic"]
 
 
 def elastic(strategy: Strategy) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a function that trains go on when workers are lost, and when others take their places.
+    """Makes a training function continue when workers are lost and when others join.
 
     The function gets an ``ElasticLoop`` before its other arguments, and writes its loops with it. When a
-    worker is killed, the others form anew without it within seconds, divide the batch that was at work
-    between them, and go on; a worker that takes its place comes in at the next boundary. All variables
-    that were created in the strategy's scope have then, in all workers, the values from the last
-    boundary. See docs/fault_tolerance.md.
+    worker is killed, the others re-form without it within seconds, redistribute the batch that was being
+    processed, and continue. A replacement joins at the next boundary. All variables that were created in
+    the strategy's scope then have, in all workers, the values from the last boundary. See
+    docs/fault_tolerance.md.
 
-    A job that is started again goes on where it was if the loop is in its checkpoint, before which it is
-    restored: ``Checkpoint(model=model, loop=loop)``.
+    A restarted job resumes where it was if the loop is part of its checkpoint and is restored before the
+    first loop: ``Checkpoint(model=model, loop=loop)``.
 
-    It takes a job that was started as elastic, by ``stratagem run --workers MIN:MAX``, and CPU devices.
-    In any other the function is called as it is, and a lost worker ends the job.
+    It needs a job that was started as elastic, with ``stratagem run --workers MIN:MAX``, and CPU devices.
+    In any other job the function is called once, and a lost worker ends the job.
 
     Args:
         strategy: The strategy that trains.
 
     Returns:
-        What makes of ``train(loop, ...)`` a function ``train(...)``.
+        A decorator that turns ``train(loop, ...)`` into ``train(...)``.
 
     >>> import stratagem as sg
     >>> strategy = sg.distribute.MultiWorkerMirroredStrategy()  # no cluster: one worker
@@ -62,13 +63,13 @@ def elastic(strategy: Strategy) -> Callable[[Callable[..., Any]], Callable[..., 
 
     def decorate(train: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(train)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: PyTree, **kwargs: PyTree) -> Any:
             if (
                 isinstance(strategy, MultiWorkerMirroredStrategy)
                 and strategy.elastic_job is not None
             ):
                 return ElasticRun(strategy).run(train, args, kwargs)
-            # Of the leader: workers that divide a dataset must have it in one order.
+            # The leader's seed: workers that shard a dataset must shuffle it in the same order.
             seed = strategy.extended.leader_value(
                 np.uint32(secrets.randbits(32)), "seed of the elastic run"
             )

@@ -1,4 +1,4 @@
-"""``ElasticLoop``: loops that go on where they were."""
+"""``ElasticLoop``: loops that resume where they were."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
+from stratagem._src.core.types import IteratorState, PyTree
 from stratagem._src.data.auto_shard import after_iterations, seed_shuffles
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.options import AutoShardPolicy, Options
 from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.strategies.base import Strategy
-from stratagem._src.training.elastic.loop_places import LoopPlaces, Opened
+from stratagem._src.training.elastic.loop_tracker import LoopEntry, LoopTracker
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["ElasticLoop", "first_place"]
@@ -24,37 +25,36 @@ _MAX_SHOWN = 100
 class ElasticLoop:
     """The loops of one run of an elastic function, which gets it as its first argument.
 
-    When workers are lost or come, the function is called again, and its loops go on where they were: a
-    loop that had come to its end has nothing left, and the one that was at work gives the next number or
-    batch. There variables have the values from that place, whatever the function has done to them on
-    the way to it.
+    When workers are lost or join, the function is called again, and its loops resume where they were: a
+    finished loop yields nothing, and the active one yields its next number or batch. There variables have
+    the values from that place, regardless of what the function did to them on the way.
 
-    Loops are one inside the other, or follow each other in the body of the one around them, in the same
-    order whenever the function is called.
+    Loops must be nested, or follow each other in the body of the enclosing loop, in the same order in every
+    call of the function.
 
-    In a ``Checkpoint`` it is the place in the loops, so that a job which is started again goes on there:
-    ``Checkpoint(model=model, loop=loop)``, restored before the first loop. The number or batch that is at
-    work when it is saved counts as done. After a loss of workers the run goes on from its last boundary,
-    which is later: there a restore leaves the loop as it is.
+    In a ``Checkpoint`` it saves the position in the loops, so that a restarted job resumes there:
+    ``Checkpoint(model=model, loop=loop)``, restored before the first loop. The number or batch that is
+    active when it is saved counts as done. After a loss of workers the run resumes from its last boundary,
+    which is later than the checkpoint: then a restore does not change the loop.
 
     Args:
         strategy: Distributes datasets.
-        place: Where it goes on.
-        reach: Called at each boundary, with the place there.
-        arrive: Called when the place is reached at which the run goes on.
+        place: Where to resume.
+        reach: Called at each boundary with its place.
+        arrive: Called when the loops reach the place at which the run resumes.
     """
 
     def __init__(
         self,
         strategy: Strategy,
-        place: Any,
+        place: IteratorState,
         reach: Callable[[Any], None],
         arrive: Callable[[], None],
     ) -> None:
         self._strategy = strategy
         self._reach = reach
         self._arrive = arrive
-        self._goes_on = bool(place["loops"])
+        self._resumes = bool(place["loops"])
         self._restored: Callable[[], Iterable[Variable]] | None = None
         self._values: list[tuple[Variable, Any]] = []
         self._take(place)
@@ -62,51 +62,51 @@ class ElasticLoop:
         self._counted_as_done: Level | None = None
         self._iterators: list[DistributedIterator] = []
 
-    def _take(self, place: Any) -> None:
+    def _take(self, place: IteratorState) -> None:
         self._goal = place
-        self._places = LoopPlaces(place["loops"], place.get("ended", 0))
+        self._places = LoopTracker(place["loops"], place.get("ended", 0))
         self._seed = int(place["seed"])
         self._step = int(place["step"])
         self._iterations = dict(place["iterations"])
 
     @property
     def step(self) -> int:
-        """How many batches came before this one, in all loops."""
+        """Number of batches before this one, in all loops."""
         return self._step
 
     def range(self, *args: int) -> Iterator[int]:
-        """Like Python's ``range``, going on where it was: for epochs, and for steps.
+        """Like Python's ``range``, but resumes where it was: for epochs and for steps.
 
-        Every number begins at a boundary: what was done for the one before is not done again. A range that
-        goes on does so at the number that it had come to, wherever it would begin now:
-        ``loop.range(int(epochs_done), 100)`` may count what is done in a variable.
+        Every number starts at a boundary: the work for the previous one does not run again. A range that
+        resumes continues at the number that it had reached, regardless of its start argument:
+        ``loop.range(int(epochs_done), 100)`` may count finished epochs in a variable.
         """
         return _Range(self, range(*args))
 
     def batches(self, dataset: Any) -> Iterator[Any]:
-        """Gives the batches of a dataset, divided between the replicas that there are at the time.
+        """Yields the batches of a dataset, each sharded over the current replicas.
 
-        Every batch begins at a boundary. It has the same examples however many workers there are, and
-        none is left out or given twice: a batch that was at work when workers were lost is computed
-        again by those that are left, and what it had done is forgotten.
+        Every batch starts at a boundary. It has the same examples for any number of workers, and none is
+        skipped or repeated: if workers are lost during a batch, its effects are rolled back and the
+        remaining workers compute it again.
 
         Args:
             dataset: A ``Dataset`` of global batches, or an iterable of them that can be read again.
                 Every worker reads all of it and keeps its share, because the share changes.
 
         Raises:
-            InvalidArgumentError: If it is distributed already, or divided by file.
+            InvalidArgumentError: If it is already distributed, or sharded by file.
         """
         return _Batches(self, _check_dataset(dataset))
 
     # --- for checkpoints --------------------------------------------------------------------------------
 
     def get_state(self) -> Any:
-        """Returns where the program stands, as plain data; what is at work in the innermost loop is done.
+        """Returns the place in the loops as plain data; the innermost loop's active item counts as done.
 
-        It is the same on all workers, however many there are.
+        It is the same on all workers, for any number of them.
         """
-        if self._places.is_on_the_way:
+        if self._places.is_replaying:
             return copy.deepcopy(self._goal)
         place = self._place()
         if self._levels:
@@ -117,40 +117,41 @@ class ElasticLoop:
             place["ended"] = self._places.num_ended
         return place
 
-    def check_state(self, state: Any) -> None:
-        """Checks that the loops can go on at a place.
+    def check_state(self, state: PyTree) -> None:
+        """Checks that the loops can resume at a place.
 
         Raises:
             InvalidArgumentError: If it is not a place in loops.
-            ContextError: If the first loop has begun.
+            ContextError: If the first loop has started.
         """
         match state:
             case {"loops": [*_], "seed": int(), "step": int(), "iterations": dict()}:
                 pass
             case _:
                 raise InvalidArgumentError(
-                    f"A loop is restored from the place of a loop, got {str(state)[:_MAX_SHOWN]}. Give the "
-                    "Checkpoint the objects under the names under which they were saved."
+                    f"A loop must be restored from the saved state of a loop, got "
+                    f"{str(state)[:_MAX_SHOWN]}. Give the Checkpoint the objects under the names under "
+                    "which they were saved."
                 )
-        if self._places.has_begun and not self._goes_on:
+        if self._places.has_begun and not self._resumes:
             raise ContextError(
-                "The place in the loops must be restored before the first of them begins. Call restore() "
-                "at the start of the elastic function."
+                "The place in the loops must be restored before the first loop starts. Call restore() at "
+                "the start of the elastic function."
             )
 
-    def set_state(self, state: Any) -> None:
-        """Has the loops go on at a place, unless the run goes on from a later one."""
+    def set_state(self, state: PyTree) -> None:
+        """Makes the loops resume at a place, unless the run resumes from a later one."""
         self.check_state(state)
-        if not self._goes_on:
+        if not self._resumes:
             self._take(state)
 
     def note_restored(self, variables: Callable[[], Iterable[Variable]]) -> None:
-        """Notes which variables have the values of the place at which the loops go on.
+        """Records which variables were restored with the place at which the loops resume.
 
-        The body of an outer loop may set them again on the way to that place, as it does to zero at the
-        start of an epoch. There they get these values back.
+        The body of an outer loop may change them on the way to that place, for example reset them at the
+        start of an epoch. At that place they get the restored values back.
         """
-        if not self._goes_on:
+        if not self._resumes:
             self._restored = variables
 
     def close(self) -> None:
@@ -161,13 +162,13 @@ class ElasticLoop:
 
     # --- for the loops ----------------------------------------------------------------------------------
 
-    def begin(self, level: Level, first: Any = None) -> Opened:
-        """Begins a loop, a new one at the position ``first``."""
+    def begin(self, level: Level, first: IteratorState = None) -> LoopEntry:
+        """Starts or resumes a loop; a new one starts at the position ``first``."""
         if self._levels and self._counted_as_done is self._levels[-1]:
             raise ContextError(
-                "A loop begins in a body in which the place of the loops was saved before, so that the "
-                "checkpoint counts this number or batch as done, without that loop. Save after the last "
-                "loop of the body, or inside of it."
+                "A loop starts in a body that has already saved the place in the loops, so the checkpoint "
+                "counts this number or batch as done without that loop. Save after the last loop of the "
+                "body, or inside it."
             )
         if self._restored is not None and not self._places.has_begun:
             self._keep_restored()
@@ -176,16 +177,16 @@ class ElasticLoop:
             self._levels.append(level)
         return opened
 
-    def come(self, depth: int, position: Any, *, batches: int = 0) -> None:
-        """Comes to a boundary."""
+    def come(self, depth: int, position: IteratorState, *, batches: int = 0) -> None:
+        """Advances a loop to its next boundary."""
         self._places.advance(depth, position)
         self._leave(depth + 1)
         self._counted_as_done = None
         self._step += batches
         self._reach(self._place())
 
-    def arrive(self, opened: Opened) -> None:
-        """Notes that a loop goes on, perhaps at the place that the run was to come to."""
+    def arrive(self, opened: LoopEntry) -> None:
+        """Restores variables if the loops have reached the place at which the run resumes."""
         if not opened.is_there:
             return
         self._arrive()
@@ -195,25 +196,26 @@ class ElasticLoop:
 
     def _keep_restored(self) -> None:
         assert self._restored is not None
-        if self._places.is_on_the_way:
+        if self._places.is_replaying:
             self._values = [(v, v.value_on_host()) for v in self._restored()]
-            # From here the run goes on after a loss: what it had at its boundary before is not this.
+            # A boundary: if workers are lost later, the run resumes with the restored values and not with
+            # those of the boundary before.
             self._reach(copy.deepcopy(self._goal))
         self._restored = None
 
-    def begin_at(self, opened: Opened, position: Any) -> None:
-        """Notes where a loop begins."""
+    def begin_at(self, opened: LoopEntry, position: IteratorState) -> None:
+        """Sets the initial position of a loop."""
         self._places.begin_at(opened.depth, position)
 
     def end(self, level: Level) -> None:
-        """Ends a loop, which its body may have left before; nothing to do if one around it has gone on."""
+        """Closes a loop, perhaps after a ``break``; a no-op if an enclosing loop has already advanced."""
         if any(level is known for known in self._levels):
             depth = next(d for d, known in enumerate(self._levels) if known is level)
             self._leave(depth)
             self._places.close(depth)
 
     def _leave(self, depth: int) -> None:
-        """Forgets loops, of which some may have been left in the middle: their batch came, too."""
+        """Drops loops from ``depth`` on. Some may have ended with ``break``: their batch counts too."""
         self._step += sum(level.batches for level in self._levels[depth:])
         del self._levels[depth:]
 
@@ -221,22 +223,23 @@ class ElasticLoop:
         place = {"step": self._step, "loops": self._places.place}
         return place | {"seed": self._seed, "iterations": dict(self._iterations)}
 
-    def distribute(self, dataset: Any, state: Any) -> DistributedIterator:
-        """Returns an iteration over a dataset.
+    def distribute(self, dataset: Any, state: PyTree) -> DistributedIterator:
+        """Returns an iterator over a distributed dataset.
 
-        Its order depends on the run's seed, on the loop, and on how often that began before: not on how
-        often this process has read the dataset.
+        Its order depends on the run's seed, on the loop, and on how often that loop has started. It does
+        not depend on how often this process has read the dataset: a replacement worker must see the same
+        order.
 
         Args:
             dataset: The dataset.
-            state: Where the iteration goes on; ``None`` for a new one.
+            state: Where the iteration resumes; ``None`` for a new one.
         """
         if isinstance(dataset, Dataset):
             which, seeded = self._places.path, seed_shuffles(dataset, self._seed)
             number = self._iterations.get(which, 0)
             if state is None:
                 self._iterations[which] = number + 1
-            dataset = _divided_by_batch(after_iterations(seeded, number))
+            dataset = _sharded_by_batch(after_iterations(seeded, number))
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         self._iterators.append(iterator)
         if state is not None:
@@ -245,20 +248,20 @@ class ElasticLoop:
 
 
 def first_place(seed: int) -> Any:
-    """Returns where a run begins.
+    """Returns the place at which a run starts.
 
     Args:
-        seed: For the order of datasets that have none; the same on all workers.
+        seed: Seed for datasets that have none; the same on all workers.
     """
     return {"step": 0, "loops": [], "seed": seed, "iterations": {}}
 
 
 class Level:
-    """A loop that is open, as its ``ElasticLoop`` knows it.
+    """An open loop of an ``ElasticLoop``.
 
     Attributes:
-        next_position: Returns the position after what is at work.
-        batches: How many batches are at work.
+        next_position: Returns the position after the active item.
+        batches: Number of active batches, 0 or 1.
     """
 
     def __init__(self) -> None:
@@ -271,7 +274,7 @@ class _Range:
         self._loop = loop
         self._numbers = numbers
         self._level = Level()
-        self._opened: Opened | None = None
+        self._opened: LoopEntry | None = None
         self._next = numbers.start
 
     def __iter__(self) -> Self:
@@ -299,7 +302,7 @@ class _Range:
         return self._next
 
     def __del__(self) -> None:
-        # A for statement lets go of its iterator when its body is left: what follows is not in the loop.
+        # A for statement drops its iterator when it ends or breaks: what follows is not in the loop.
         self._loop.end(self._level)
 
 
@@ -308,7 +311,7 @@ class _Batches:
         self._loop = loop
         self._dataset = dataset
         self._level = Level()
-        self._opened: Opened | None = None
+        self._opened: LoopEntry | None = None
         self._iterator: DistributedIterator | None = None
 
     def __iter__(self) -> Self:
@@ -349,7 +352,7 @@ class _Batches:
         self._iterator = self._loop.distribute(self._dataset, opened.position)
         self._level.next_position = self._iterator.get_state
         if opened.position is None:
-            # Its beginning is a place, too: a new iteration might have another order.
+            # Record the initial state too: a new iteration might have another order.
             self._loop.begin_at(opened, self._iterator.get_state())
         self._loop.arrive(opened)
 
@@ -357,25 +360,25 @@ class _Batches:
 def _check_dataset(dataset: Any) -> Any:
     if isinstance(dataset, (DistributedDataset, DistributedIterator)):
         raise InvalidArgumentError(
-            "An elastic run divides its datasets itself, between the workers that there are at the time, "
-            f"got a {type(dataset).__name__}. Give the dataset that it was made of."
+            "An elastic run shards its datasets itself, over the current workers, got a "
+            f"{type(dataset).__name__}. Pass the original dataset."
         )
     if isinstance(dataset, Iterator):
         raise InvalidArgumentError(
             "An elastic run reads its datasets again when workers are lost, got an iterator, which can be "
-            "read only once. Give a Dataset, a list, or use Dataset.from_generator(function)."
+            "read only once. Pass a Dataset or a list, or use Dataset.from_generator(function)."
         )
     if isinstance(dataset, Dataset):
         policy = dataset.options().experimental_distribute.auto_shard_policy
         if policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
             raise InvalidArgumentError(
-                "An elastic run divides each batch between the workers, because what a lost worker has "
-                f"read of its own files is not known, got AutoShardPolicy.{policy.name}. Use DATA or AUTO."
+                "An elastic run shards each batch over the workers, because it is unknown how much of its "
+                f"own files a lost worker has read, got AutoShardPolicy.{policy.name}. Use DATA or AUTO."
             )
     return dataset
 
 
-def _divided_by_batch(dataset: Dataset) -> Dataset:
+def _sharded_by_batch(dataset: Dataset) -> Dataset:
     options: Options = copy.deepcopy(dataset.options())
     options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA
     return dataset.with_options(options)

@@ -1,4 +1,4 @@
-"""``ElasticRun``: a function that is called until it has come to its end, with whoever is there."""
+"""``ElasticRun``: runs a training function to its end, with whichever workers are alive."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from stratagem._src.cluster.elastic_environment import START_AGAIN
 from stratagem._src.control_plane.elastic_job import ElasticJob, JobOverError, LeftBehindError
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import ContextError
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.core.types import PyTree
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.process.hard_exit import end_process
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
-from stratagem._src.training.elastic.agreed_state import Boundary, agree_on_boundary
+from stratagem._src.training.elastic.boundary import Boundary, agree_on_boundary
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop, first_place
-from stratagem._src.training.elastic.kept_values import KeptValues, keep_values
+from stratagem._src.training.elastic.variable_snapshot import VariableSnapshot, take_snapshot
 
 __all__ = ["ElasticRun"]
 
 _log = logging.getLogger("stratagem")
 
 
-class _FormAnew(BaseException):
-    """Others wait to be let in. Not an ``Exception``: the user's code is not to catch it."""
+class _RerendezvousRequested(BaseException):
+    """Joining workers wait for admission. Not an ``Exception``, so that user code does not catch it."""
 
 
 class ElasticRun:
     """Runs a function with the workers of an elastic job.
 
     Args:
-        strategy: A strategy that belongs to one.
+        strategy: The strategy of an elastic job.
     """
 
     def __init__(self, strategy: MultiWorkerMirroredStrategy) -> None:
@@ -44,18 +45,18 @@ class ElasticRun:
         extended = strategy.extended
         assert isinstance(extended, MultiWorkerExtended)
         self._extended = extended
-        self._boundary = Boundary(0, None, KeptValues((), (), ()))
-        if self._job.council.boundary > 0:
+        self._boundary = Boundary(0, None, VariableSnapshot((), (), ()))
+        if self._job.peers.boundary > 0:
             raise ContextError(
-                "A job has one elastic run, and this one has begun or come to its end already. Put what is "
-                "to go on when workers are lost into one function."
+                "A job must have at most one elastic run, and this one has already started or finished. "
+                "Put everything that must survive the loss of workers into one function."
             )
 
-    def run(self, train: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def run(self, train: Callable[..., Any], args: PyTree, kwargs: PyTree) -> Any:
         """Calls ``train(loop, *args, **kwargs)`` until it returns in all workers."""
         if self._job.is_waiting:
-            self._boundary = Boundary(0, None, keep_values(self._extended, None))
-            self._go_on()
+            self._boundary = Boundary(0, None, take_snapshot(self._extended, None))
+            self._resume()
         else:
             self._reach(self._first_place())
         while True:
@@ -63,28 +64,28 @@ class ElasticRun:
             try:
                 result = train(loop, *args, **kwargs)
                 self._end_together()
-            except _FormAnew:
-                _log.info("Workers are let in.")
+            except _RerendezvousRequested:
+                _log.info("Admitting joining workers.")
             except Exception as error:
                 if not self._have_lost_others():
                     raise
-                _log.warning("The rest of the workers go on. %s", error)
+                _log.warning("The remaining workers continue. %s", error)
             else:
                 self._job.finish()
                 return result
             finally:
                 loop.close()
-            if not self._go_on():
+            if not self._resume():
                 return None
 
     # --- boundaries -------------------------------------------------------------------------------------
 
     def _reach(self, place: Any) -> None:
-        """Notes that all that came before is done, and will not be done again."""
-        values = keep_values(self._extended, self._boundary.values)
+        """Commits everything up to this boundary: it will not run again."""
+        values = take_snapshot(self._extended, self._boundary.values)
         self._boundary = Boundary(self._boundary.number + 1, place, values)
         if self._job.check_pause(self._boundary.number):
-            raise _FormAnew
+            raise _RerendezvousRequested
 
     def _first_place(self) -> Any:
         seed = self._extended.leader_value(
@@ -93,11 +94,13 @@ class ElasticRun:
         return first_place(int(seed))
 
     def _arrive(self) -> None:
-        self._boundary.values.put_back()
+        self._boundary.values.restore()
 
     def _end_together(self) -> None:
         if self._extended.replica_group.spans_processes:
-            process_watch().exchange("end of the elastic run", None, "the end of the elastic run")
+            process_monitor().all_gather_object(
+                "end of the elastic run", None, "the end of the elastic run"
+            )
 
     # --- losses -----------------------------------------------------------------------------------------
 
@@ -107,12 +110,12 @@ class ElasticRun:
             joined is not None and joined.watch.waits_for_programs and joined.watch.has_lost_others
         )
 
-    def _go_on(self) -> bool:
-        """Forms anew with whoever is there; returns whether there is anything left to do."""
-        self._boundary.values.take_to_host(self._extended.first_values())
+    def _resume(self) -> bool:
+        """Re-forms the cluster with the workers that are alive; returns whether work is left to do."""
+        self._boundary.values.move_to_host(self._extended.first_values())
         while True:
             try:
-                self._strategy.form_anew()
+                self._strategy.rerendezvous()
                 self._boundary = agree_on_boundary(self._extended, self._boundary)
             except JobOverError as error:
                 if self._boundary.number == 0:
@@ -120,10 +123,10 @@ class ElasticRun:
                 self._job.finish()
                 return False
             except LeftBehindError as error:
-                end_process(START_AGAIN, f"{error} It ends, to be started again.")
+                end_process(START_AGAIN, f"{error} It exits, to be restarted.")
             except Exception:
                 if not self._have_lost_others():
                     raise
-                self._boundary.values.take_to_host(self._extended.first_values())
+                self._boundary.values.move_to_host(self._extended.first_values())
             else:
                 return True

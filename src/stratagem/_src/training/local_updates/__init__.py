@@ -1,1 +1,1 @@
-"""Islands: groups of workers in sync within a group, and loosely coupled between groups."""
+"""Local SGD and DiLoCo: islands of synchronous workers, loosely coupled between islands."""

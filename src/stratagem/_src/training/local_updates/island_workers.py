@@ -1,16 +1,16 @@
-"""``IslandWorkers``: the workers of one island do the same at an outer step, as their leader says."""
+"""``IslandWorkers``: broadcasts the leader's outcome of an outer step to all workers of its island."""
 
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from stratagem._src.core import errors
 from stratagem._src.core.errors import InvalidArgumentError, RemoteError, StratagemError
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.process.background import Background
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
@@ -19,18 +19,18 @@ from stratagem._src.training.local_updates.island_client import Outcome
 __all__ = ["IslandWorkers"]
 
 _TOPIC = "islands"
-# While the leader waits for other islands, its workers hear of it this often.
-_SECONDS_BETWEEN_SIGNS = 2.0
+# While the leader waits for other islands, it tells its workers this often that it is alive.
+_KEEPALIVE_SECONDS = 2.0
 
 
 class IslandWorkers:
-    """Runs what the leader does with other islands in the background, and gives its outcome to all workers.
+    """Runs the leader's calls to other islands in the background, and gives their outcome to all workers.
 
     Args:
         strategy: The island's strategy.
 
     Raises:
-        InvalidArgumentError: If its workers may change in number.
+        InvalidArgumentError: If the number of workers may change.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -39,8 +39,8 @@ class IslandWorkers:
         if isinstance(extended, MultiWorkerExtended):
             if extended.is_elastic:
                 raise InvalidArgumentError(
-                    "The workers of an island must not change in number, got a strategy of an elastic job. "
-                    "Use several islands of fixed size in its place: lost islands are done without."
+                    "The number of workers of an island must be fixed, got a strategy of an elastic job. "
+                    "Use several islands of fixed size instead: training continues without lost islands."
                 )
             if extended.worker_position().num_workers > 1:
                 self._extended = extended
@@ -52,7 +52,7 @@ class IslandWorkers:
         return self._extended is None or self._extended.worker_position().index == 0
 
     def begin(self, call: Callable[[], Outcome]) -> concurrent.futures.Future[Outcome]:
-        """Starts what only the leader does; returns what will hold its outcome."""
+        """Starts ``call`` in the leader's background thread; returns the future of its outcome."""
         future: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
 
         def run() -> None:
@@ -68,10 +68,10 @@ class IslandWorkers:
     def agree(
         self, future: concurrent.futures.Future[Outcome], what: str, waits_for: Callable[[], str]
     ) -> Outcome:
-        """Waits for the leader's outcome and returns it in all workers, with the same bits.
+        """Waits for the leader's outcome and returns it, bit-identical, in all workers.
 
         Raises:
-            Exception: What the leader's call raised, in all workers.
+            Exception: The exception of the leader's call, in all workers.
         """
         if self._extended is None:
             return future.result()
@@ -79,7 +79,7 @@ class IslandWorkers:
             said: dict[str, Any] = {}
             if self.leads:
                 said = self._said(future, waits_for)
-            first = process_watch().exchange(_TOPIC, said, f"{what} of the islands")[0]
+            first = process_monitor().all_gather_object(_TOPIC, said, f"{what} of the islands")[0]
             if "waits_for" not in first:
                 break
         if "error" in first:
@@ -94,9 +94,9 @@ class IslandWorkers:
     def _said(
         self, future: concurrent.futures.Future[Outcome], waits_for: Callable[[], str]
     ) -> dict[str, Any]:
-        # Not result(timeout): its TimeoutError is also what the call may raise, and the call may end
-        # between that error and a look at done().
-        finished, _ = concurrent.futures.wait([future], _SECONDS_BETWEEN_SIGNS)
+        # Not result(timeout): the call itself may raise TimeoutError, and it may end between that error and
+        # a check of done().
+        finished, _ = concurrent.futures.wait([future], _KEEPALIVE_SECONDS)
         if not finished:
             return {"waits_for": waits_for()}
         try:
@@ -111,7 +111,7 @@ class IslandWorkers:
             "arrays": [[list(a.shape), a.dtype.name] for a in outcome.arrays],
         }
 
-    def _shared(self, arrays: Any, layout: list[Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    def _shared(self, arrays: Sequence[Any], layout: list[Any]) -> tuple[np.ndarray[Any, Any], ...]:
         assert self._extended is not None
         kinds = [(tuple(shape), np.dtype(name)) for shape, name in layout]
         sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in kinds]
@@ -128,5 +128,5 @@ class IslandWorkers:
 def _rebuilt(name: str, text: str) -> Exception:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, StratagemError):
-        return kind(f"The leader of the island: {text}")
+        return kind(f"From the leader of the island: {text}")
     return RemoteError(f"The leader of the island failed with {name}: {text}")

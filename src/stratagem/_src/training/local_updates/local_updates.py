@@ -1,4 +1,4 @@
-"""``LocalUpdates``: islands that train synchronously within, and average every ``sync_every`` steps."""
+"""``LocalUpdates``: local SGD and DiLoCo: islands of synchronous workers that average periodically."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from stratagem._src.control_plane.island_server.island_messages import IslandPlace
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
+from stratagem._src.core.types import ArrayLike, GradientTransformation, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.strategies.base import Strategy
@@ -23,18 +24,18 @@ from stratagem._src.training.local_updates.island_workers import IslandWorkers
 from stratagem._src.training.local_updates.keras_callback import make_callback
 from stratagem._src.training.local_updates.outer_state import Array, OuterState
 from stratagem._src.training.local_updates.outer_step import OuterStep
-from stratagem._src.variables.stand_ins import is_variable, register_holder, variable_of
+from stratagem._src.variables.foreign_variables import is_variable, register_trackable, variable_of
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["LocalUpdates"]
 
 
 class LocalUpdates:
-    """Couples islands loosely: each trains in sync by itself, and all average every ``sync_every`` steps.
+    """Trains loosely coupled islands, which average their parameters every ``sync_every`` steps.
 
-    An island is one job of workers in sync, or a single process. ``stratagem run --islands 2 --workers 4``
-    starts two; without islands a program is the only one, and does the same outer steps alone. Known as
-    local SGD, FedAvg or, with an outer optimizer, DiLoCo.
+    Known as local SGD, FedAvg or, with an outer optimizer, DiLoCo. An island is one job of synchronous
+    workers, or a single process. ``stratagem run --islands 2 --workers 4`` starts two. Without islands a
+    program is the only island, and runs the same outer steps alone.
 
     >>> import numpy as np, optax
     >>> import stratagem as sg
@@ -54,38 +55,38 @@ class LocalUpdates:
     Args:
         strategy: The strategy of this island.
         variables: The parameters: variables of the strategy, or a structure of them. With Keras they may be
-            left out, ``keras_callback`` then takes the model's trainable variables.
-        sync_every: After how many inner steps islands average; H in the literature.
+            left out: ``keras_callback`` then takes the model's trainable variables.
+        sync_every: Number of inner steps between outer steps; H in the literature.
         outer_optimizer: An optax gradient transformation, whose gradient is the difference between the last
             global parameters and the mean of the islands; ``None`` averages.
-        overlap_steps: How many inner steps go on while an outer step is under way; 0 waits for it. Its
-            result is then added to what these steps changed.
+        overlap_steps: Number of inner steps that run while an outer step is in progress; 0 waits for it.
+            The changes of these steps are added to its result.
         timeout_seconds: How long to wait for an island that is alive but does not contribute, for islands
-            at the start, and for a server that cannot be reached.
+            at the start, and for an unreachable server.
         island: The number of this island; default ``STRATAGEM_ISLAND``.
-        num_islands: How many there are; default ``STRATAGEM_ISLANDS``.
-        server: ``host:port`` of the server of the islands; default ``STRATAGEM_ISLANDS_SERVER``.
+        num_islands: The number of islands; default ``STRATAGEM_ISLANDS``.
+        server: ``host:port`` of the island server; default ``STRATAGEM_ISLANDS_SERVER``.
 
     Raises:
-        InvalidArgumentError: If something in it cannot be.
-        EnvironmentVariableError: If a variable of the environment is missing or holds something else.
+        InvalidArgumentError: If an argument is invalid.
+        EnvironmentVariableError: If an environment variable is missing or invalid.
     """
 
     def __init__(
         self,
         strategy: Strategy,
-        variables: Any = None,
+        variables: PyTree = None,
         *,
         sync_every: int,
-        outer_optimizer: Any = None,
+        outer_optimizer: GradientTransformation = None,
         overlap_steps: int = 0,
         timeout_seconds: float = 300.0,
         island: int | None = None,
         num_islands: int | None = None,
         server: str | None = None,
     ) -> None:
-        _check_whole("sync_every", sync_every, 1, None)
-        _check_whole("overlap_steps", overlap_steps, 0, sync_every)
+        _check_integer("sync_every", sync_every, 1, None)
+        _check_integer("overlap_steps", overlap_steps, 0, sync_every)
         if timeout_seconds <= 0:
             raise InvalidArgumentError(f"timeout_seconds must be > 0, got {timeout_seconds}.")
         self._strategy = strategy
@@ -98,7 +99,7 @@ class LocalUpdates:
         self._variables: list[Any] = []
         self._client: IslandClient | None = None
         self._joined = False
-        self._flight: _Flight | None = None
+        self._pending: _PendingRound | None = None
         self._num_steps = 0
         self._last_outer = 0
         self._steps_of_fits = 0
@@ -106,7 +107,7 @@ class LocalUpdates:
         if variables is not None:
             self._track(variables)
 
-    # --- what users read ------------------------------------------------------------------------------
+    # --- properties -----------------------------------------------------------------------------------
 
     @property
     def island(self) -> int:
@@ -115,30 +116,30 @@ class LocalUpdates:
 
     @property
     def num_islands(self) -> int:
-        """How many islands there are when none is lost."""
+        """Number of islands if none is lost."""
         return self._place.num_islands
 
     @property
     def num_steps(self) -> int:
-        """How many inner steps this island has made; one that returns has as many as the others."""
+        """Number of inner steps of this island; an island that returns adopts the others' number."""
         return self._num_steps
 
     @property
     def round(self) -> int:
-        """How many outer steps are over."""
+        """Number of finished outer steps."""
         return self._state.round
 
     @property
     def sync_every(self) -> int:
-        """After how many inner steps islands average."""
+        """Number of inner steps between outer steps."""
         return self._sync_every
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the outer steps cost: ``bytes_sent``, ``bytes_received``, ``seconds_waiting``, ``islands``.
+        """Cost of the outer steps: ``bytes_sent``, ``bytes_received``, ``seconds_waiting``, ``islands``.
 
-        ``islands`` is how many contributed to the last outer step. Bytes are those of the arrays that this
-        process exchanged with other islands; of an island's workers only the leader does that.
+        ``islands`` is the number of islands that contributed to the last outer step. Bytes count the arrays
+        that this process sent to and received from other islands; only an island's leader does that.
         """
         client = self._client
         return {
@@ -148,17 +149,17 @@ class LocalUpdates:
             "islands": self._last_outer,
         }
 
-    # --- what users do --------------------------------------------------------------------------------
+    # --- training loop --------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Meets the other islands; all begin with the same parameters.
+        """Joins the other islands; all start with the same parameters.
 
-        These are those of the island that is farthest, at the start those of island 0. Restore
-        checkpoints before. Every worker of the island calls it.
+        These are the parameters of the most advanced island, at the start those of island 0. Restore
+        checkpoints before. Every worker of the island must call it.
 
         Raises:
-            ContextError: If it has joined, or there are no variables.
-            UnavailableError, DeadlineExceededError: If others do not come; it says for whom it waited.
+            ContextError: If it has already joined, or there are no variables.
+            UnavailableError, DeadlineExceededError: If others do not join in time; the message names them.
             InvalidArgumentError: If other islands have other variables or settings.
         """
         if self._joined:
@@ -172,22 +173,22 @@ class LocalUpdates:
         if self._place.server is not None and self._workers.leads:
             self._client = IslandClient(self._place, self._layout(), self._timeout)
         try:
-            self._take_in(self._outcome_of(self._begin_join(), "meeting"))
+            self._adopt_state(self._outcome_of(self._begin_join(), "joining"))
             self._joined = True
-            if self._flight is not None:
-                self._flight.future = self._begin_round(self._flight.sent)
+            if self._pending is not None:
+                self._pending.future = self._begin_round(self._pending.sent)
         except BaseException:
             self._close()
             raise
 
     def step(self) -> None:
-        """Counts an inner step; every ``sync_every`` of them it makes an outer step.
+        """Counts an inner step, and runs an outer step every ``sync_every`` inner steps.
 
-        Every worker of the island calls it after each training step.
+        Every worker of the island must call it after each training step.
 
         Raises:
             ContextError: If it has not joined, or a checkpoint was restored since.
-            UnavailableError, DeadlineExceededError: If the server of the islands is lost for longer than
+            UnavailableError, DeadlineExceededError: If the island server is unreachable for longer than
                 ``timeout_seconds``.
             InvalidArgumentError: If parameters are not finite at an outer step, or another process has
                 joined with the number of this island.
@@ -197,21 +198,21 @@ class LocalUpdates:
         self._steps_variable.assign(self._num_steps)
         if self._client is not None:
             self._client.hold(self._state, self._num_steps)
-        if self._flight is not None and self._num_steps >= self._flight.due:
-            self._land()
+        if self._pending is not None and self._num_steps >= self._pending.due:
+            self._finish_round()
         if self._num_steps % self._sync_every == 0:
-            self._launch(self._overlap_steps)
+            self._start_round(self._overlap_steps)
 
     def synchronize(self) -> None:
-        """Makes an outer step now, and waits for it; every island must do that at the same step."""
+        """Runs an outer step now and waits for it; every island must call it at the same inner step."""
         self._check_joined()
-        if self._flight is not None:
-            self._land()
+        if self._pending is not None:
+            self._finish_round()
         if self._num_steps != self._state.num_steps:
-            self._launch(0)
+            self._start_round(0)
 
     def leave(self) -> None:
-        """Ends outer steps: the last one is made with what there is since the one before."""
+        """Leaves the other islands, after a last outer step with the inner steps since the previous one."""
         self._check_joined()
         try:
             self.synchronize()
@@ -236,57 +237,57 @@ class LocalUpdates:
             self._close()
 
     def keras_callback(self) -> Any:
-        """Returns what does all that in Keras ``fit``: joins, counts batches as steps, and leaves.
+        """Returns a callback for Keras ``fit`` that joins, counts batches as inner steps, and leaves.
 
-        Training ends when ``num_steps`` has reached the number of batches that ``fit`` was asked for, so
-        an island that returns ends with the others.
+        Training ends when ``num_steps`` reaches the number of batches of ``fit``, so an island that returns
+        ends with the others.
         """
         return make_callback(self)
 
-    def begin_fit(self, variables: Any, num_steps: int | None) -> int | None:
+    def begin_fit(self, variables: PyTree, num_steps: int | None) -> int | None:
         """Joins, and returns the step at which a Keras ``fit`` of ``num_steps`` ends.
 
-        ``keras_callback`` calls it. It takes the variables if none were given.
+        ``keras_callback`` calls it. It tracks ``variables`` if none were given before.
         """
         if not self._variables:
             self._track(variables)
         if self._joined:
-            # Keras calls no callback when an exception or Ctrl-C ends ``fit``.
+            # The previous ``fit`` ended with an exception or Ctrl-C, where Keras calls no callback.
             self._close()
         self.join()
         if num_steps is None:
             return None
-        # Counts what was asked for, not what was done: an island that returns has the steps of the others.
+        # Count requested steps, not finished ones: an island that returns adopts the others' steps.
         self._steps_of_fits += num_steps
         return self._steps_of_fits
 
     # --- outer steps ----------------------------------------------------------------------------------
 
-    def _launch(self, overlap_steps: int) -> None:
+    def _start_round(self, overlap_steps: int) -> None:
         if self._round_variable.value_on_host() != self._state.round:
             raise ContextError(
-                "A checkpoint must be restored before join(), got another outer state than the one that "
-                "the other islands know. Call leave(), restore, and join() again."
+                "A checkpoint must be restored before join(), got an outer state that differs from the "
+                "other islands'. Call leave(), restore, and join() again."
             )
         sent = self._values()
         self._check_finite(sent)
-        self._flight = _Flight(self._num_steps + overlap_steps, self._num_steps, sent)
+        self._pending = _PendingRound(self._num_steps + overlap_steps, self._num_steps, sent)
         if overlap_steps:
             for variable, value in zip(self._sent_variables, sent, strict=True):
                 variable.assign(value)
-            self._flying_variable.assign(self._num_steps)
-        self._flight.future = self._begin_round(sent)
+            self._pending_variable.assign(self._num_steps)
+        self._pending.future = self._begin_round(sent)
         if not overlap_steps:
-            self._land()
+            self._finish_round()
 
     def _check_finite(self, sent: Sequence[Array]) -> None:
-        """Refuses parameters that would make those of all islands NaN."""
+        """Rejects non-finite parameters, which would make the parameters of all islands NaN."""
         for leaf, value in zip(self._variables, sent, strict=True):
             if not np.isfinite(value).all():
                 raise InvalidArgumentError(
                     "Parameters must be finite at an outer step, got NaN or infinity in "
-                    f"{variable_of(leaf).name!r} of island {self.island} at step {self._num_steps}. The "
-                    "other islands did not get them. Restore a checkpoint, and lower the learning rate or "
+                    f"{variable_of(leaf).name!r} of island {self.island} at step {self._num_steps}. They "
+                    "were not sent to other islands. Restore a checkpoint, and lower the learning rate or "
                     "clip gradients."
                 )
 
@@ -316,30 +317,30 @@ class LocalUpdates:
         self._seconds_waiting += time.monotonic() - started
         return outcome
 
-    def _land(self) -> None:
-        """Takes in the result of the outer step under way."""
-        flight = self._flight
-        assert flight is not None
-        outcome = self._outcome_of(flight.future, f"outer step {self._state.round}")
-        self._flight = None
+    def _finish_round(self) -> None:
+        """Waits for the pending outer step and applies its result."""
+        pending = self._pending
+        assert pending is not None
+        outcome = self._outcome_of(pending.future, f"outer step {self._state.round}")
+        self._pending = None
         if outcome.kind == "mean":
             self._last_outer = outcome.num_islands
-            state = self._outer_step.take(self._state, outcome.arrays, flight.launched)
-            if flight.due > flight.launched:
+            state = self._outer_step.take(self._state, outcome.arrays, pending.started_at)
+            if pending.due > pending.started_at:
                 now = self._values()
-                moved = _plus_difference(list(state.parameters), now, flight.sent)
+                moved = _plus_difference(list(state.parameters), now, pending.sent)
                 self._assign([np.asarray(value) for value in moved])
             else:
                 self._assign(state.parameters)
             self._set_state(state)
         else:
-            self._take_in(outcome)
+            self._adopt_state(outcome)
 
-    def _take_in(self, outcome: Outcome) -> None:
-        """Continues with the state of the other islands, if this one has another."""
+    def _adopt_state(self, outcome: Outcome) -> None:
+        """Adopts the state of the other islands, if the outcome carries one."""
         if outcome.kind != "state":
             return
-        self._flight = None
+        self._pending = None
         self._num_steps = outcome.num_steps
         self._steps_variable.assign(self._num_steps)
         state = self._state.with_arrays(outcome.round, outcome.num_steps, outcome.arrays)
@@ -348,20 +349,20 @@ class LocalUpdates:
 
     # --- state ----------------------------------------------------------------------------------------
 
-    def _track(self, variables: Any) -> None:
+    def _track(self, variables: PyTree) -> None:
         leaves = jax.tree.leaves(variables, is_leaf=is_variable)
         _check_variables(leaves, [variable_of(leaf) for leaf in leaves])
         self._variables = leaves
         self._state = self._outer_step.begin(self._values())
 
-        def own(value: Any, name: str) -> Variable:
+        def own(value: ArrayLike, name: str) -> Variable:
             return Variable(value, trainable=False, name=f"islands_{name}")
 
         with self._strategy.scope():
             self._steps_variable = own(np.int32(0), "num_steps")
             self._round_variable = own(np.int32(0), "round")
             self._outer_steps_variable = own(np.int32(0), "outer_num_steps")
-            self._flying_variable = own(np.int32(-1), "under_way_since")
+            self._pending_variable = own(np.int32(-1), "under_way_since")
             self._global_variables = [own(v, "global") for v in self._state.parameters]
             self._optimizer_variables = [own(v, "outer_optimizer") for v in self._state.optimizer]
             self._sent_variables = [
@@ -377,10 +378,10 @@ class LocalUpdates:
             variable.assign(value)
         self._round_variable.assign(state.round)
         self._outer_steps_variable.assign(state.num_steps)
-        self._flying_variable.assign(-1)
+        self._pending_variable.assign(-1)
 
     def _read_back(self) -> None:
-        """Takes what a checkpoint may have put into the variables."""
+        """Reads the state back from the variables, into which a checkpoint may have been restored."""
         held = [v.value_on_host() for v in (*self._global_variables, *self._optimizer_variables)]
         self._num_steps = int(self._steps_variable.value_on_host())
         self._state = self._state.with_arrays(
@@ -388,15 +389,15 @@ class LocalUpdates:
             int(self._outer_steps_variable.value_on_host()),
             tuple(np.array(value) for value in held),
         )
-        launched = int(self._flying_variable.value_on_host())
-        self._flight = None
-        if launched >= 0:
+        started_at = int(self._pending_variable.value_on_host())
+        self._pending = None
+        if started_at >= 0:
             sent = [np.array(variable.value_on_host()) for variable in self._sent_variables]
-            self._flight = _Flight(launched + self._overlap_steps, launched, sent)
+            self._pending = _PendingRound(started_at + self._overlap_steps, started_at, sent)
 
     def _values(self) -> list[Array]:
-        # Copies: the memory of a variable is given away to the next step.
-        # Found each time: while Keras trains, its variables have their values only when they are asked for.
+        # Copies: the next step donates the memory of the variables.
+        # Looked up each time: while Keras trains, its variables materialize their values only on access.
         return [np.array(variable_of(leaf).value_on_host()) for leaf in self._variables]
 
     def _assign(self, values: Sequence[Array]) -> None:
@@ -409,7 +410,7 @@ class LocalUpdates:
             "num_steps": self._steps_variable,
             "round": self._round_variable,
             "outer_num_steps": self._outer_steps_variable,
-            "under_way_since": self._flying_variable,
+            "under_way_since": self._pending_variable,
             "global": self._global_variables,
             "outer_optimizer": self._optimizer_variables,
             "sent": self._sent_variables,
@@ -429,30 +430,37 @@ class LocalUpdates:
     def _check_has_variables(self) -> None:
         if not self._variables:
             raise ContextError(
-                "LocalUpdates must know its variables before join() and before a Checkpoint holds it, got "
-                "none. Give them to LocalUpdates, or use keras_callback()."
+                "LocalUpdates needs its variables before join() and before it is part of a Checkpoint, got "
+                "none. Pass them to LocalUpdates, or use keras_callback()."
             )
 
     def _check_joined(self) -> None:
         if not self._joined:
             raise ContextError(
-                "Outer steps are made between join() and leave(), got a call outside. Use "
-                "'with islands:' around the training loop."
+                "Outer steps run between join() and leave(), got a call outside. Use 'with islands:' "
+                "around the training loop."
             )
 
     def _close(self) -> None:
         self._joined = False
-        self._flight = None
+        self._pending = None
         if self._client is not None:
             self._client.close()
 
 
-class _Flight:
-    """An outer step under way: when its result is due, when it was launched, and what was sent."""
+class _PendingRound:
+    """A pending outer step.
 
-    def __init__(self, due: int, launched: int, sent: list[Array]) -> None:
+    Attributes:
+        due: The inner step at which its result is applied.
+        started_at: The inner step at which it started.
+        sent: The parameters that were sent.
+        future: Its outcome.
+    """
+
+    def __init__(self, due: int, started_at: int, sent: list[Array]) -> None:
         self.due = due
-        self.launched = launched
+        self.started_at = started_at
         self.sent = sent
         self.future: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
 
@@ -468,19 +476,19 @@ def _place(island: int | None, num_islands: int | None, server: str | None) -> I
         return IslandPlace.from_environment()
     if island is None or num_islands is None or server is None:
         raise InvalidArgumentError(
-            "island, num_islands and server are given together, or taken from the environment, got "
-            f"island={island}, num_islands={num_islands}, server={server!r}."
+            "island, num_islands and server must be given together, or not at all to use the environment, "
+            f"got island={island}, num_islands={num_islands}, server={server!r}."
         )
-    _check_whole("num_islands", num_islands, 1, None)
-    _check_whole("island", island, 0, num_islands - 1)
+    _check_integer("num_islands", num_islands, 1, None)
+    _check_integer("island", island, 0, num_islands - 1)
     return IslandPlace(island, num_islands, server)
 
 
-def _check_whole(name: str, value: int, least: int, most: int | None) -> None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < least or (most is not None and value > most):
-        limits = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise InvalidArgumentError(f"{name} must be a whole number, {limits}, got {value!r}.")
+def _check_integer(name: str, value: int, minimum: int, maximum: int | None) -> None:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or value < minimum or (maximum is not None and value > maximum):
+        limits = f"at minimum {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise InvalidArgumentError(f"{name} must be an integer, {limits}, got {value!r}.")
 
 
 def _check_variables(leaves: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -496,7 +504,7 @@ def _check_variables(leaves: Sequence[Any], variables: Sequence[Any]) -> None:
                 f"{np.dtype(variable.dtype).name}. Leave it out."
             )
     if not variables:
-        raise InvalidArgumentError("LocalUpdates needs at least one variable, got none.")
+        raise InvalidArgumentError("LocalUpdates needs at minimum one variable, got none.")
 
 
 def _short(texts: list[str]) -> str:
@@ -505,4 +513,4 @@ def _short(texts: list[str]) -> str:
     return shown + rest
 
 
-register_holder(LocalUpdates, LocalUpdates._held_variables)
+register_trackable(LocalUpdates, LocalUpdates._held_variables)

@@ -1,4 +1,4 @@
-"""``OuterStep``: from the mean of the islands' parameters to the next global parameters."""
+"""``OuterStep``: computes the next global parameters from the mean of the islands' parameters."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import GradientTransformation, PyTree
 from stratagem._src.training.local_updates.outer_state import Array, OuterState
 
 __all__ = ["OuterStep"]
 
 
 class OuterStep:
-    """What happens with the mean at an outer step.
+    """The outer optimizer step of local SGD.
 
-    Without an optimizer the mean is what all continue with: local SGD, FedAvg. With one, the difference
-    between the global parameters and the mean is its gradient: DiLoCo with
+    Without an optimizer the mean becomes the global parameters: local SGD, FedAvg. With one, its gradient
+    is the difference between the global parameters and the mean: DiLoCo with
     ``optax.sgd(0.7, momentum=0.9, nesterov=True)``.
 
     Args:
         optimizer: An optax gradient transformation, or ``None``.
 
     Raises:
-        InvalidArgumentError: If it is something else.
+        InvalidArgumentError: If it is not an optax transformation.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: GradientTransformation) -> None:
         if optimizer is not None and not (
             hasattr(optimizer, "init") and hasattr(optimizer, "update")
         ):
@@ -48,10 +49,10 @@ class OuterStep:
         return OuterState(0, 0, tuple(parameters), tuple(map(np.asarray, leaves)))
 
     def signature(self, parameters: Sequence[Array]) -> str:
-        """Returns what two updates of ones come to, which tells other settings of the optimizer apart.
+        """Returns a fingerprint of the optimizer's settings: the result of two updates on ones.
 
-        Each island applies the outer optimizer itself: with another learning rate it would drift away from
-        the others without an error.
+        Each island applies the outer optimizer itself. An island with another learning rate would silently
+        diverge from the others.
         """
         if self._optimizer is None:
             return "none"
@@ -73,11 +74,11 @@ class OuterStep:
             tuple(map(np.asarray, leaves)),
         )
 
-    def _compute(self, parameters: Any, leaves: Any, mean: Any) -> tuple[Any, Any]:
+    def _compute(self, parameters: PyTree, leaves: PyTree, mean: PyTree) -> tuple[Any, Any]:
         assert self._optimizer is not None
         gradients = [p - m for p, m in zip(parameters, mean, strict=True)]
         inner = jax.tree.unflatten(self._structure, leaves)
         updates, inner = self._optimizer.update(gradients, inner, list(parameters))
-        # As optax.apply_updates does: updates may be of a wider type than the parameters.
+        # As in optax.apply_updates: updates may have a wider type than the parameters.
         moved = [(p + u).astype(p.dtype) for p, u in zip(parameters, updates, strict=True)]
         return moved, jax.tree.leaves(inner)

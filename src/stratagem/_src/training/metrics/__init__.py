@@ -1,1 +1,1 @@
-"""Metrics: numbers about a run that add up over replicas and steps."""
+"""Metrics that accumulate over replicas and steps."""

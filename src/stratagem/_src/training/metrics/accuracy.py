@@ -1,4 +1,4 @@
-"""How often predictions are right."""
+"""Accuracy metrics: the fraction of correct predictions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import ShapeMismatchError
+from stratagem._src.core.types import DTypeLike, PyTree
 from stratagem._src.training.metrics.reductions import MeanMetricWrapper
 from stratagem._src.training.metrics.weighting import as_array, same_shape
 
@@ -14,7 +15,7 @@ __all__ = ["Accuracy", "BinaryAccuracy", "SparseCategoricalAccuracy"]
 
 
 class Accuracy(MeanMetricWrapper):
-    """The share of predictions that equal their labels.
+    """The fraction of predictions that equal their labels.
 
     Args:
         name: Its name.
@@ -27,12 +28,12 @@ class Accuracy(MeanMetricWrapper):
     0.75
     """
 
-    def __init__(self, name: str = "accuracy", dtype: Any = None) -> None:
+    def __init__(self, name: str = "accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(_equal, name, dtype)
 
 
 class BinaryAccuracy(MeanMetricWrapper):
-    """The share of predictions on the right side of a threshold.
+    """The fraction of predictions on the correct side of a threshold.
 
     Args:
         name: Its name.
@@ -47,14 +48,14 @@ class BinaryAccuracy(MeanMetricWrapper):
     """
 
     def __init__(
-        self, name: str = "binary_accuracy", dtype: Any = None, threshold: float = 0.5
+        self, name: str = "binary_accuracy", dtype: DTypeLike = None, threshold: float = 0.5
     ) -> None:
         super().__init__(_on_the_right_side, name, dtype, threshold=threshold)
         self.threshold: float = threshold
 
 
 class SparseCategoricalAccuracy(MeanMetricWrapper):
-    """The share of samples whose highest prediction is that of the label, a class number.
+    """The fraction of samples whose highest prediction is that of the label, a class index.
 
     Args:
         name: Its name.
@@ -67,27 +68,27 @@ class SparseCategoricalAccuracy(MeanMetricWrapper):
     0.5
     """
 
-    def __init__(self, name: str = "sparse_categorical_accuracy", dtype: Any = None) -> None:
+    def __init__(self, name: str = "sparse_categorical_accuracy", dtype: DTypeLike = None) -> None:
         super().__init__(_highest, name, dtype)
 
 
-def _equal(y_true: Any, y_pred: Any) -> Any:
+def _equal(y_true: PyTree, y_pred: PyTree) -> Any:
     labels, predictions = same_shape("Accuracy", y_true, y_pred)
     return labels == predictions
 
 
-def _on_the_right_side(y_true: Any, y_pred: Any, threshold: float) -> Any:
+def _on_the_right_side(y_true: PyTree, y_pred: PyTree, threshold: float) -> Any:
     labels, predictions = same_shape("BinaryAccuracy", y_true, y_pred)
     return labels == (predictions > threshold)
 
 
-def _highest(y_true: Any, y_pred: Any) -> Any:
+def _highest(y_true: PyTree, y_pred: PyTree) -> Any:
     labels, predictions = as_array(y_true), as_array(y_pred)
     if labels.ndim == predictions.ndim and labels.shape[-1:] == (1,):
         labels = labels[..., 0]
     if predictions.ndim == 0 or labels.shape != predictions.shape[:-1]:
         raise ShapeMismatchError(
-            "SparseCategoricalAccuracy needs a class number in y_true for each row of y_pred, got shapes "
+            "SparseCategoricalAccuracy needs a class index in y_true for each row of y_pred, got shapes "
             f"{labels.shape} and {predictions.shape}."
         )
     matches = labels == jnp.argmax(predictions, axis=-1)

@@ -1,4 +1,4 @@
-"""``AUC``: the area under a curve of a binary classifier, from counts at many thresholds."""
+"""``AUC``: the area under the ROC or precision-recall curve, from counts at many thresholds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
+from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, Tensor
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.metrics.reductions import divide_or_zero
 from stratagem._src.training.metrics.weighting import as_array, same_rank, same_shape
@@ -25,7 +26,7 @@ _SUMMATIONS = ("interpolation", "minoring", "majoring")
 class AUC(Metric):
     """The area under the ROC or the precision-recall curve, approximated by a sum over thresholds.
 
-    A prediction that is not a number makes the result one that is not, too.
+    If a prediction is NaN, the result is NaN.
 
     Args:
         num_thresholds: Number of thresholds, spread evenly over [0, 1].
@@ -57,11 +58,11 @@ class AUC(Metric):
         curve: str = "ROC",
         summation_method: str = "interpolation",
         name: str = "auc",
-        dtype: Any = None,
+        dtype: DTypeLike = None,
         thresholds: Sequence[float] | None = None,
         multi_label: bool = False,
         num_labels: int | None = None,
-        label_weights: Any = None,
+        label_weights: ArrayLike = None,
         from_logits: bool = False,
     ) -> None:
         super().__init__(name, dtype)
@@ -96,11 +97,11 @@ class AUC(Metric):
         """The thresholds, with one below 0 and one above 1."""
         return [float(threshold) for threshold in self._thresholds]
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Takes in labels and predictions.
+    def update_state(self, y_true: PyTree, y_pred: PyTree, sample_weight: ArrayLike = None) -> None:
+        """Adds labels and predictions.
 
         Args:
-            y_true: Labels; what is not zero is positive.
+            y_true: Labels; nonzero means positive.
             y_pred: Predictions of the same shape.
             sample_weight: A weight for each sample, for each prediction, or for all.
         """
@@ -127,7 +128,7 @@ class AUC(Metric):
         self.false_negatives.assign_add(jnp.sum(positive * weights, axis=0) - of_positives)
         self.true_negatives.assign_add(jnp.sum((1 - positive) * weights, axis=0) - of_negatives)
 
-    def _weights(self, predictions: Any, sample_weight: Any) -> Any:
+    def _weights(self, predictions: ArrayLike, sample_weight: ArrayLike) -> Any:
         weights = jnp.where(jnp.isnan(predictions), jnp.nan, jnp.ones((), self.dtype))
         if sample_weight is not None:
             given = as_array(sample_weight).astype(self.dtype)
@@ -146,7 +147,7 @@ class AUC(Metric):
             weights = weights * self.label_weights
         return weights
 
-    def _buckets(self, predictions: Any) -> Any:
+    def _buckets(self, predictions: ArrayLike) -> Any:
         """Returns the index of the last threshold that each prediction is above."""
         if not self._evenly:
             thresholds = jnp.asarray(self._thresholds, self.dtype)
@@ -154,10 +155,10 @@ class AUC(Metric):
         scaled = jnp.clip(predictions, 0, 1) * (self.num_thresholds - 1)
         return jnp.maximum(jnp.ceil(scaled) - 1, 0).astype(jnp.int32)
 
-    def _above(self, amounts: Any, buckets: Any) -> Any:
-        """Returns how much is above each threshold."""
+    def _above(self, amounts: ArrayLike, buckets: ArrayLike) -> Any:
+        """Returns the sum of the amounts above each threshold."""
 
-        def of_column(amounts: Any, buckets: Any) -> Any:
+        def of_column(amounts: ArrayLike, buckets: ArrayLike) -> Any:
             in_bucket = jax.ops.segment_sum(amounts, buckets, self.num_thresholds)
             return jnp.cumsum(in_bucket[::-1])[::-1]
 
@@ -182,7 +183,7 @@ class AUC(Metric):
             return jnp.mean(area)
         return divide_or_zero(jnp.sum(area * self.label_weights), jnp.sum(self.label_weights))
 
-    def _areas(self, x: Any, y: Any) -> Any:
+    def _areas(self, x: ArrayLike, y: ArrayLike) -> Any:
         if self.summation_method == "interpolation":
             heights = (y[:-1] + y[1:]) / 2
         elif self.summation_method == "minoring":
@@ -192,11 +193,13 @@ class AUC(Metric):
         return (x[:-1] - x[1:]) * heights
 
 
-def _precision_areas(true_positives: Any, false_positives: Any, false_negatives: Any) -> Any:
+def _precision_areas(
+    true_positives: Tensor, false_positives: Tensor, false_negatives: Tensor
+) -> Any:
     """Returns the area under each piece of the precision-recall curve.
 
-    Between two thresholds true positives and predicted positives are taken to vary linearly (Davis and
-    Goadrich, 2006), so that the precision is ``slope + intercept / predicted``, whose integral has a
+    Between two thresholds true positives and predicted positives are interpolated linearly (Davis and
+    Goadrich, 2006). So the precision is ``slope + intercept / predicted``, whose integral contains a
     logarithm.
     """
     predicted = true_positives + false_positives

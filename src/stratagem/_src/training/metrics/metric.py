@@ -1,4 +1,4 @@
-"""``Metric``: the base of metrics, and where their state is."""
+"""``Metric``: the base class of metrics, and their state."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.types import DTypeLike, Initializer, PyTree, ShapeLike
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.values.distributed_values import is_value_leaf
@@ -26,21 +27,21 @@ _INITIALIZERS: dict[str, Callable[..., Any]] = {"zeros": np.zeros, "ones": np.on
 
 
 class Metric:
-    """A number about a run, whose state adds up over the replicas and over the steps.
+    """Base class of metrics, whose state accumulates over replicas and steps.
 
-    Derive from it: create the state with ``add_variable`` in ``__init__``, change it by ``assign_add`` in
-    ``update_state``, and compute the number from it in ``result``. Create a metric in the strategy's
-    scope. Each replica then has state of its own, so that an update costs no communication, and the
-    replicas' states are summed when the result is asked for.
+    Subclass it: create the state with ``add_variable`` in ``__init__``, change it with ``assign_add`` in
+    ``update_state``, and compute the result in ``result``. Create a metric in the strategy's scope. Each
+    replica then has its own state, so that an update needs no communication. The replicas' states are
+    summed when ``result`` is called.
 
-    * ``update_state`` in a replica adds what the replica has seen. Outside of replicas a value counts
-      once, and a per-replica value is handed out to the replicas.
-    * ``result`` is that of all replicas together wherever it is called, also inside a replica (where all
-      replicas must call it, as any collective) and inside ``sg.function``.
-    * ``train.Checkpoint`` takes metrics; the sum over the replicas is what is saved.
+    * ``update_state`` in a replica adds the replica's values. In cross-replica context a value counts
+      once, and each replica gets its component of a per-replica value.
+    * ``result`` covers all replicas wherever it is called: also inside a replica, where all replicas must
+      call it, like any collective, and inside ``sg.function``.
+    * ``train.Checkpoint`` saves metrics, with the sum over the replicas.
 
     Args:
-        name: Its name, in messages and before the names of its variables; default from the class.
+        name: Its name in messages, and the prefix of its variables' names. Default: from the class name.
         dtype: Element type of the state and of the result; default ``float32``.
 
     >>> import jax.numpy as jnp
@@ -62,42 +63,42 @@ class Metric:
 
     constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Notes what the metric is made with, so that Keras can be given its own of the same kind."""
+    def __new__(cls, *args: PyTree, **kwargs: PyTree) -> Self:
+        """Records the constructor arguments, from which an equivalent Keras metric can be created."""
         made = super().__new__(cls)
         made.constructor_arguments = args, kwargs
         return made
 
-    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
+    def __init__(self, name: str | None = None, dtype: DTypeLike = None) -> None:
         self._name = name or _snake_case(type(self).__name__)
         self._dtype = np.dtype(np.float32 if dtype is None else dtype)
         self._variables: dict[str, Variable] = {}
         self._initial: dict[str, Any] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: PyTree) -> None:
         super().__init_subclass__(**kwargs)
         if "update_state" in cls.__dict__:
-            cls.update_state = _handed_out(cls.__dict__["update_state"])  # type: ignore[method-assign]
+            cls.update_state = _run_in_replicas(cls.__dict__["update_state"])  # type: ignore[method-assign]
         if "result" in cls.__dict__:
-            cls.result = _of_all_replicas(cls.__dict__["result"])  # type: ignore[assignment, method-assign]
+            cls.result = _merged_over_replicas(cls.__dict__["result"])  # type: ignore[assignment, method-assign]
 
-    # --- what a metric of its own defines -----------------------------------------------------------
+    # --- to be implemented by subclasses ------------------------------------------------------------
 
-    def update_state(self, *args: Any, **kwargs: Any) -> None:
-        """Takes in more of what is measured. To be implemented by subclasses."""
+    def update_state(self, *args: PyTree, **kwargs: PyTree) -> None:
+        """Adds values to the state. To be implemented by subclasses."""
         raise NotImplementedError(f"{type(self).__name__} must implement update_state().")
 
     def result(self) -> Any:
-        """Returns the number, over all replicas and all updates since the last reset."""
+        """Returns the metric over all replicas and all updates since the last reset."""
         raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
     # --- state ----------------------------------------------------------------------------------------
 
     def add_variable(
         self,
-        shape: Any = (),
-        initializer: Any = "zeros",
-        dtype: Any = None,
+        shape: ShapeLike = (),
+        initializer: Initializer = "zeros",
+        dtype: DTypeLike = None,
         aggregation: VariableAggregation | str = VariableAggregation.SUM,
         name: str | None = None,
     ) -> Variable:
@@ -106,18 +107,18 @@ class Metric:
         Args:
             shape: Its shape.
             initializer: ``"zeros"``, ``"ones"``, an array or number, or a function of shape and dtype.
-                It is the value of all replicas together.
-            dtype: Element type; default that of the metric.
-            aggregation: How the replicas' values become one when the result is asked for.
-            name: Its name, different from those of the metric's other variables.
+                It is the total over all replicas.
+            dtype: Element type. Default: that of the metric.
+            aggregation: How the replicas' values are combined when the result is computed.
+            name: Its name, unique among the metric's variables.
 
         Raises:
-            InvalidArgumentError: If there is one of this name, or no such initializer.
+            InvalidArgumentError: If the name is taken, or the initializer does not exist.
         """
         own_name = name or f"variable_{len(self._variables)}"
         if own_name in self._variables:
             raise InvalidArgumentError(
-                f"Variables of a metric need names of their own, got {own_name!r} twice for metric "
+                f"Variables of a metric must have unique names, got {own_name!r} twice for metric "
                 f"{self._name!r}. Rename one."
             )
         dtype = self._dtype if dtype is None else np.dtype(dtype)
@@ -138,13 +139,13 @@ class Metric:
 
     def add_weight(
         self,
-        shape: Any = (),
-        initializer: Any = "zeros",
-        dtype: Any = None,
+        shape: ShapeLike = (),
+        initializer: Initializer = "zeros",
+        dtype: DTypeLike = None,
         name: str | None = None,
         aggregation: VariableAggregation | str = VariableAggregation.SUM,
     ) -> Variable:
-        """Same as ``add_variable``, by Keras' older name, where the first argument may be the name."""
+        """Same as ``add_variable``: Keras's older name, where the first argument may be the name."""
         if isinstance(shape, str):
             shape, name = (), shape
         if initializer is None:
@@ -172,7 +173,7 @@ class Metric:
         return dict(self._variables)
 
     def reset_state(self) -> None:
-        """Makes the metric forget all updates; called at the beginning of an epoch."""
+        """Resets the state to its initial values; call it at the start of an epoch."""
         for name, variable in self._variables.items():
             variable.assign(jnp.asarray(self._initial[name]))
 
@@ -180,8 +181,8 @@ class Metric:
         """Same as ``reset_state``, by its older name."""
         self.reset_state()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Takes in more, and returns the result over everything so far."""
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
+        """Calls ``update_state``, and returns the result over all updates so far."""
         self.update_state(*args, **kwargs)
         return self.result()
 
@@ -195,11 +196,11 @@ class Metric:
         return next(placed, context.get_strategy())
 
 
-def _handed_out(update_state: Callable[..., None]) -> Callable[..., None]:
-    """Makes ``update_state`` run in the replicas if it is given per-replica values outside of them."""
+def _run_in_replicas(update_state: Callable[..., None]) -> Callable[..., None]:
+    """Makes ``update_state`` run in the replicas if it gets per-replica values in cross-replica context."""
 
     @functools.wraps(update_state)
-    def update(self: Metric, *args: Any, **kwargs: Any) -> None:
+    def update(self: Metric, *args: PyTree, **kwargs: PyTree) -> None:
         if any(
             isinstance(x, PerReplica) for x in structures.leaves_of((args, kwargs), is_value_leaf)
         ):
@@ -210,8 +211,8 @@ def _handed_out(update_state: Callable[..., None]) -> Callable[..., None]:
     return update
 
 
-def _of_all_replicas(result: Callable[[Metric], Any]) -> Callable[[Metric], Any]:
-    """Makes ``result`` see the state of all replicas where it is called in one of them."""
+def _merged_over_replicas(result: Callable[[Metric], Any]) -> Callable[[Metric], Any]:
+    """Makes ``result`` use the state of all replicas if it is called in one of them."""
 
     @functools.wraps(result)
     def of_all(self: Metric) -> Any:
@@ -223,7 +224,7 @@ def _of_all_replicas(result: Callable[[Metric], Any]) -> Callable[[Metric], Any]
     return of_all
 
 
-def _initial_value(initializer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _initial_value(initializer: Initializer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     if isinstance(initializer, str):
         if initializer not in _INITIALIZERS:
             raise InvalidArgumentError(

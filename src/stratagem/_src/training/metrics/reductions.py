@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree
 from stratagem._src.training.metrics.metric import Metric
 from stratagem._src.training.metrics.weighting import as_array, per_sample
 from stratagem._src.variables.variable import Variable
@@ -14,7 +15,7 @@ from stratagem._src.variables.variable import Variable
 __all__ = ["Mean", "MeanMetricWrapper", "RunningMean", "Sum", "divide_or_zero"]
 
 
-def divide_or_zero(numerator: Any, denominator: Any) -> Any:
+def divide_or_zero(numerator: ArrayLike, denominator: ArrayLike) -> Any:
     """Returns the quotient, and zero where the denominator is zero."""
     zero = denominator == 0
     return jnp.where(zero, 0, numerator / jnp.where(zero, 1, denominator))
@@ -34,11 +35,11 @@ class Sum(Metric):
     4.0
     """
 
-    def __init__(self, name: str = "sum", dtype: Any = None) -> None:
+    def __init__(self, name: str = "sum", dtype: DTypeLike = None) -> None:
         super().__init__(name, dtype)
         self.total: Variable = self.add_variable(name="total")
 
-    def update_state(self, values: Any, sample_weight: Any = None) -> None:
+    def update_state(self, values: ArrayLike, sample_weight: ArrayLike = None) -> None:
         """Adds values.
 
         Args:
@@ -54,14 +55,14 @@ class Sum(Metric):
 
 
 class RunningMean(Metric):
-    """A weighted mean of values, of whatever they are computed from."""
+    """A weighted running mean; base class of metrics that are means."""
 
-    def __init__(self, name: str | None = None, dtype: Any = None) -> None:
+    def __init__(self, name: str | None = None, dtype: DTypeLike = None) -> None:
         super().__init__(name, dtype)
         self.total: Variable = self.add_variable(name="total")
         self.count: Variable = self.add_variable(name="count")
 
-    def take_in(self, values: Any, sample_weight: Any) -> None:
+    def accumulate(self, values: ArrayLike, sample_weight: ArrayLike) -> None:
         """Adds values of samples to the mean."""
         values, weight = per_sample(self.name, values, sample_weight, jnp.mean, self.dtype)
         self.total.assign_add(jnp.sum(values))
@@ -69,14 +70,14 @@ class RunningMean(Metric):
         self.count.assign_add(count)
 
     def result(self) -> Any:
-        """Returns the mean; zero of nothing."""
+        """Returns the mean; zero if there are no values."""
         return divide_or_zero(self.total.read_value(), self.count.read_value())
 
 
 class Mean(RunningMean):
-    """The weighted mean of all values; each sample counts once, whatever batch it came in.
+    """The weighted mean of all values; each sample counts once, regardless of its batch.
 
-    The mean of nothing is zero.
+    The mean of no values is zero.
 
     Args:
         name: Its name.
@@ -93,27 +94,27 @@ class Mean(RunningMean):
     3.0
     """
 
-    def __init__(self, name: str = "mean", dtype: Any = None) -> None:
+    def __init__(self, name: str = "mean", dtype: DTypeLike = None) -> None:
         super().__init__(name, dtype)
 
-    def update_state(self, values: Any, sample_weight: Any = None) -> None:
-        """Takes in values.
+    def update_state(self, values: ArrayLike, sample_weight: ArrayLike = None) -> None:
+        """Adds values.
 
         Args:
-            values: Array whose first dimension counts samples, or a number. Values of one sample are
+            values: Array whose first dimension is the batch, or a number. Values of one sample are
                 averaged first.
             sample_weight: A weight for each sample, for each value, or for all.
         """
-        self.take_in(values, sample_weight)
+        self.accumulate(values, sample_weight)
 
 
 class MeanMetricWrapper(RunningMean):
     """The weighted mean of a function of labels and predictions.
 
     Args:
-        fn: Takes ``y_true`` and ``y_pred`` and returns a value for each sample, or several. A single
-            number is taken for the mean of the batch, and counts for each of its samples.
-        name: Its name; default that of the function.
+        fn: Takes ``y_true`` and ``y_pred`` and returns one value or several for each sample. A scalar is
+            treated as the mean of the batch, and counts for each of its samples.
+        name: Its name. Default: the function's name.
         dtype: Element type of the result; default ``float32``.
         **kwargs: More arguments of ``fn``.
 
@@ -125,27 +126,31 @@ class MeanMetricWrapper(RunningMean):
     """
 
     def __init__(
-        self, fn: Callable[..., Any], name: str | None = None, dtype: Any = None, **kwargs: Any
+        self,
+        fn: Callable[..., Any],
+        name: str | None = None,
+        dtype: DTypeLike = None,
+        **kwargs: PyTree,
     ) -> None:
         super().__init__(name or getattr(fn, "__name__", "mean_of_function"), dtype)
         self._fn = fn
         self._fn_kwargs = kwargs
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Takes in labels and predictions.
+    def update_state(self, y_true: PyTree, y_pred: PyTree, sample_weight: ArrayLike = None) -> None:
+        """Adds labels and predictions.
 
         Args:
-            y_true: What is right.
-            y_pred: What was predicted.
+            y_true: The labels.
+            y_pred: The predictions.
             sample_weight: A weight for each sample, for each value of the function, or for all.
         """
         values = as_array(self._fn(y_true, y_pred, **self._fn_kwargs))
         if values.ndim == 0 and (sample_weight is None or as_array(sample_weight).ndim == 0):
             values = jnp.broadcast_to(values, _first_dimension(y_pred))
-        self.take_in(values, sample_weight)
+        self.accumulate(values, sample_weight)
 
 
-def _first_dimension(predictions: Any) -> tuple[int, ...]:
+def _first_dimension(predictions: ArrayLike) -> tuple[int, ...]:
     if isinstance(predictions, Mapping):
         predictions = next(iter(predictions.values()), ())
     shape: tuple[int, ...] = as_array(predictions).shape

@@ -1,4 +1,4 @@
-"""How far predictions are from what is right."""
+"""Regression metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from stratagem._src.core.types import DTypeLike, PyTree
 from stratagem._src.training.metrics.reductions import MeanMetricWrapper
 from stratagem._src.training.metrics.weighting import same_shape
 
@@ -15,8 +16,8 @@ __all__ = ["MeanSquaredError"]
 class MeanSquaredError(MeanMetricWrapper):
     """The mean of the squared differences between labels and predictions.
 
-    Vectors are as columns: each value is a sample. (Keras takes the mean of a vector for one sample, so
-    that batches count alike, whatever their sizes.)
+    A vector is treated as a column: each value is a sample. (Keras treats the mean of a vector as one
+    sample, so that all batches have the same weight, regardless of their sizes.)
 
     Args:
         name: Its name.
@@ -29,12 +30,12 @@ class MeanSquaredError(MeanMetricWrapper):
     0.25
     """
 
-    def __init__(self, name: str = "mean_squared_error", dtype: Any = None) -> None:
+    def __init__(self, name: str = "mean_squared_error", dtype: DTypeLike = None) -> None:
         super().__init__(_squared_error, name, dtype)
 
 
-def _squared_error(y_true: Any, y_pred: Any) -> Any:
+def _squared_error(y_true: PyTree, y_pred: PyTree) -> Any:
     labels, predictions = same_shape("MeanSquaredError", y_true, y_pred)
     squared = jnp.square(labels - predictions)
-    # Of a vector each value is a sample of its own, as it is of a column.
+    # Each value of a vector is a sample, as in a column.
     return jnp.mean(squared, axis=-1) if squared.ndim > 1 else squared

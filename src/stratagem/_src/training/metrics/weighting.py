@@ -1,4 +1,4 @@
-"""How values and sample weights of different shapes become one number for each sample."""
+"""Broadcasting of values and sample weights to one number per sample."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ShapeMismatchError
+from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.values.array_operators import operand_of
 
 __all__ = ["as_array", "per_sample", "same_rank", "same_shape"]
 
 
-def as_array(value: Any, dtype: Any = None) -> Any:
+def as_array(value: ArrayLike, dtype: DTypeLike = None) -> Any:
     """Returns a value, which may be a variable or a list, as an array."""
     return jnp.asarray(operand_of(value), dtype)
 
 
-def same_rank(first: Any, second: Any, *, expand_vectors: bool = True) -> tuple[Any, Any]:
+def same_rank(
+    first: ArrayLike, second: ArrayLike, *, expand_vectors: bool = True
+) -> tuple[Any, Any]:
     """Returns two arrays of equal rank if they differ by a last dimension of size one.
 
     Args:
@@ -38,16 +41,16 @@ def same_rank(first: Any, second: Any, *, expand_vectors: bool = True) -> tuple[
     return first, second
 
 
-def same_shape(metric: str, labels: Any, predictions: Any) -> tuple[Any, Any]:
+def same_shape(metric: str, labels: ArrayLike, predictions: ArrayLike) -> tuple[Any, Any]:
     """Returns labels and predictions as arrays of one shape.
 
     Raises:
-        ShapeMismatchError: If they are of different shapes; broadcasting would count what is not there.
+        ShapeMismatchError: If their shapes differ; broadcasting would count nonexistent samples.
     """
     labels, predictions = same_rank(as_array(labels), as_array(predictions))
     if labels.shape != predictions.shape:
         raise ShapeMismatchError(
-            f"{metric} needs y_true and y_pred of one shape, got {labels.shape} and "
+            f"{metric} needs y_true and y_pred of the same shape, got {labels.shape} and "
             f"{predictions.shape}."
         )
     return labels, predictions
@@ -55,8 +58,8 @@ def same_shape(metric: str, labels: Any, predictions: Any) -> tuple[Any, Any]:
 
 def per_sample(
     metric: str,
-    values: Any,
-    sample_weight: Any,
+    values: ArrayLike,
+    sample_weight: ArrayLike,
     combine: Callable[..., Any],
     dtype: np.dtype[Any],
 ) -> tuple[Any, Any]:

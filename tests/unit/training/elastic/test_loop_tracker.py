@@ -6,7 +6,7 @@ import copy
 import pytest
 
 from stratagem._src.core.errors import ContextError
-from stratagem._src.training.elastic.loop_places import LoopPlaces
+from stratagem._src.training.elastic.loop_tracker import LoopTracker
 
 
 class Interrupted(BaseException):
@@ -40,7 +40,7 @@ def program(places, done, reach):
 
 def run(place, stop_at=None):
     """Returns what is done from a place on, and where the program was when it was stopped."""
-    places, done, reached = LoopPlaces(place), [], [copy.deepcopy(place)]
+    places, done, reached = LoopTracker(place), [], [copy.deepcopy(place)]
 
     def reach():
         reached.append(places.place)
@@ -72,14 +72,14 @@ def test_stopped_at_each_boundary_again_and_again():
 
 
 def test_a_program_that_does_not_come_to_its_loop_again_is_refused():
-    places = LoopPlaces([[0, 1], [0, 1]])
+    places = LoopTracker([[0, 1], [0, 1]])
     outer = places.open()
-    with pytest.raises(ContextError, match="did not come to it again"):
+    with pytest.raises(ContextError, match="did not reach it again"):
         places.advance(outer.depth, 2)
 
 
 def test_a_loop_that_the_one_around_it_has_left_cannot_go_on():
-    places = LoopPlaces()
+    places = LoopTracker()
     outer, inner = places.open(), places.open()
     places.advance(outer.depth, 1)
     with pytest.raises(ContextError, match="without zip"):

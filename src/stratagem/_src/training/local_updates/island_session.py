@@ -1,11 +1,11 @@
-"""``IslandContact``: one session of an island's leader with the server of the islands."""
+"""``IslandSession``: one session of an island's leader with the island server."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stratagem._src.control_plane.island_server.island_messages import SERVER, read_body, with_body
@@ -13,37 +13,38 @@ from stratagem._src.core.errors import UnavailableError
 from stratagem._src.process.background import Background
 from stratagem._src.training.local_updates.outer_state import OuterState
 from stratagem._src.transport import (
-    Caller,
     Connection,
     Credentials,
     Identity,
     Kind,
     Message,
+    TransportClient,
     connect,
 )
 from stratagem._src.transport.remote_error import exception_from_bytes
 
-__all__ = ["HEARTBEAT_TIMEOUT", "IslandContact"]
+__all__ = ["HEARTBEAT_TIMEOUT", "IslandSession"]
 
 HEARTBEAT_TIMEOUT = 10.0
 _HEARTBEAT_SECONDS = 1.0
 _POLL_SECONDS = 2.0
-_SLOWEST_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
-_NAME = "the server of the islands"
+_MIN_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
+_NAME = "the island server"
 
 
-class IslandContact:
-    """A session: heartbeats on one connection, which ends with the island, and calls on others.
+class IslandSession:
+    """A session with the server: heartbeats on one connection, requests on others.
 
-    A server that does not answer a heartbeat for ten seconds is lost, and whatever is asked of it then
-    raises ``UnavailableError``.
+    The heartbeat connection lives as long as the island: when it breaks, the server considers the island
+    lost. A server that does not answer a heartbeat for ten seconds is lost, and further requests raise
+    ``UnavailableError``.
 
     Args:
         server: Its address.
-        credentials: What both ends prove.
+        credentials: Credentials for mutual authentication.
         island: The number of this island.
-        held: Returns the present outer state and the number of steps, for heartbeats and islands that
-            return.
+        held: Returns the current outer state and the number of inner steps, for heartbeats and for islands
+            that return.
     """
 
     def __init__(
@@ -57,16 +58,18 @@ class IslandContact:
         self._own = Identity("island", island)
         self._credentials = credentials
         self._held = held
-        self._caller = Caller(server, credentials, wanted=SERVER, own=self._own, name=_NAME)
+        self._client = TransportClient(
+            server, credentials, wanted=SERVER, own=self._own, name=_NAME
+        )
         self._control: Connection | None = None
         self._session = 0
         self._lost: Exception | None = None
         self._is_over = threading.Event()
         self._donated: int | None = None
-        self._background = Background(f"the contact of island {island}", on_failure=self._lose)
+        self._background = Background(f"the session of island {island}", on_failure=self._mark_lost)
 
     def join(self, body: dict[str, Any], timeout: float) -> None:
-        """Begins the session.
+        """Starts the session.
 
         Raises:
             UnavailableError: If the server cannot be reached in time.
@@ -81,33 +84,35 @@ class IslandContact:
             deadline=deadline,
             name=_NAME,
         )
-        self._control.end_when_unacknowledged(HEARTBEAT_TIMEOUT)
-        answer = self._ask(self._control, "join", with_body(body))
+        self._control.set_user_timeout(HEARTBEAT_TIMEOUT)
+        answer = self._request(self._control, "join", with_body(body))
         self._session = read_body(answer)["session"]
-        self._background.start(self._beat, self._control, name="islands-heartbeat")
+        self._background.start(self._send_heartbeats, self._control, name="islands-heartbeat")
 
-    def call(self, method: str, body: dict[str, Any], arrays: Any, timeout: float) -> Message:
-        """Asks the server for something that it answers at once.
+    def call(
+        self, method: str, body: dict[str, Any], arrays: Sequence[Any], timeout: float
+    ) -> Message:
+        """Sends a request that the server answers at once.
 
         Raises:
             UnavailableError: If the server, or the session, is lost.
-            DeadlineExceededError: If sending and answering take longer than ``timeout``, and as long as
-                1 Mbit/s takes for the arrays.
+            DeadlineExceededError: If the round trip takes longer than ``timeout`` plus the time to send the
+                arrays at 1 Mbit/s.
         """
         message = with_body({**body, "session": self._session}, arrays)
-        seconds = timeout + sum(array.nbytes for array in arrays) / _SLOWEST_BYTES_PER_SECOND
+        seconds = timeout + sum(array.nbytes for array in arrays) / _MIN_BYTES_PER_SECOND
         try:
-            return self._caller.call(method, message, timeout=seconds)
+            return self._client.call(method, message, timeout=seconds)
         except UnavailableError as error:
             raise (self._lost or error) from None
 
     def poll(self, method: str, body: dict[str, Any], timeout: float) -> Message:
-        """Asks the server for something once; what it has not within two seconds it says it has not."""
+        """Polls the server once; it answers within two seconds, even if the result is not ready."""
         seconds = max(timeout, HEARTBEAT_TIMEOUT) + _POLL_SECONDS
         return self.call(method, {**body, "seconds": _POLL_SECONDS}, (), seconds)
 
     def leave(self, timeout: float) -> None:
-        """Ends the session; gives its state first to an island that needs it."""
+        """Ends the session; first donates its state to an island that needs it."""
         with contextlib.suppress(Exception):
             if self._lost is None and "donate_round" in read_body(
                 self.call("leave", {}, (), timeout)
@@ -117,23 +122,23 @@ class IslandContact:
         self.close()
 
     def close(self) -> None:
-        """Ends the connections; the server takes that for the loss of the island if it has not left."""
+        """Closes the connections. If the island has not left, the server considers it lost."""
         self._is_over.set()
         if self._control is not None:
             self._control.interrupt()
-        self._caller.close()
+        self._client.close()
         self._background.join(HEARTBEAT_TIMEOUT)
         if self._control is not None:
             self._control.close()
 
-    def _beat(self, control: Connection) -> None:
+    def _send_heartbeats(self, control: Connection) -> None:
         while not self._is_over.wait(_HEARTBEAT_SECONDS):
             state, num_steps = self._held()
             body = {"session": self._session, "num_steps": num_steps}
             try:
-                answer = read_body(self._ask(control, "heartbeat", with_body(body)))
+                answer = read_body(self._request(control, "heartbeat", with_body(body)))
             except Exception as error:
-                self._lose(error)
+                self._mark_lost(error)
                 return
             wanted = answer["donate_round"]
             if wanted == state.round and wanted != self._donated:
@@ -145,9 +150,9 @@ class IslandContact:
         try:
             self.call("give_state", body, state.arrays, HEARTBEAT_TIMEOUT)
         except Exception as error:
-            self._lose(error)
+            self._mark_lost(error)
 
-    def _ask(self, connection: Connection, method: str, message: Message) -> Message:
+    def _request(self, connection: Connection, method: str, message: Message) -> Message:
         deadline = time.monotonic() + HEARTBEAT_TIMEOUT
         peer = f"{_NAME} at {self._server}"
         try:
@@ -163,9 +168,9 @@ class IslandContact:
             raise exception_from_bytes(answer.body, peer)
         return answer
 
-    def _lose(self, error: BaseException) -> None:
+    def _mark_lost(self, error: BaseException) -> None:
         if self._is_over.is_set():
             return
         if self._lost is None and isinstance(error, Exception):
             self._lost = error
-        self._caller.close()
+        self._client.close()

@@ -1,4 +1,4 @@
-"""What workers that have formed anew go on from: the most advanced boundary that one of them has."""
+"""The boundary from which workers resume after a re-rendezvous: the most advanced one of any worker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.mesh.dispatch_queue import process_watch
+from stratagem._src.mesh.dispatch_queue import process_monitor
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
-from stratagem._src.training.elastic.kept_values import KeptValues
+from stratagem._src.training.elastic.variable_snapshot import VariableSnapshot
 
 __all__ = ["Boundary", "agree_on_boundary"]
 
@@ -20,53 +20,54 @@ _TOPIC = "boundary"
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A place between two steps, and the values that variables had there.
+    """A place between two steps, and the values of variables there.
 
     Attributes:
-        number: How many boundaries came before it; 0 for who has not been at one.
-        place: Where the program stood, as plain data.
-        values: What the variables had.
+        number: Number of boundaries up to this one; 0 for a worker that has not reached one.
+        place: The position of the program in its loops, as plain data.
+        values: The values of variables.
     """
 
     number: int
     place: Any
-    values: KeptValues
+    values: VariableSnapshot
 
 
 def agree_on_boundary(extended: MultiWorkerExtended, mine: Boundary) -> Boundary:
-    """Returns the boundary from which all workers go on, with its values in their variables.
+    """Agrees on the boundary from which all workers resume, and restores its values in their variables.
 
     Raises:
         ReplicaMismatchError: If the workers have different variables.
-        UnavailableError: If another worker is lost meanwhile; nothing has changed then.
+        UnavailableError: If another worker is lost meanwhile; then nothing has changed.
     """
     if not extended.replica_group.spans_processes:
-        mine.values.put_back()
+        mine.values.restore()
         return mine
-    gc.collect()  # what only waits for it differs between workers
+    gc.collect()  # unreachable variables that are not collected yet differ between workers
     arrays = mine.values.arrays()
     said = {
         "number": mine.number,
         "place": mine.place,
         "variables": [[list(array.shape), array.dtype.name] for array in arrays],
     }
-    every = process_watch().exchange(_TOPIC, said, "going on at a common boundary")
+    every = process_monitor().all_gather_object(_TOPIC, said, "resuming at a common boundary")
     source = max(
         range(len(every)),
         key=lambda worker: (every[worker]["number"], len(every[worker]["variables"]), -worker),
     )
     theirs = every[source]
     _check_same_variables(every, source)
+    # If all workers are at the same boundary, each restores its own copy: no broadcast is needed.
     if all(one["number"] == theirs["number"] for one in every) and all(
         len(one["variables"]) == len(theirs["variables"]) for one in every
     ):
-        mine.values.put_back()
+        mine.values.restore()
         return mine
     received = _broadcast(extended, arrays, theirs["variables"], source)
     count = len(mine.values.variables)
-    values = KeptValues(mine.values.variables, received[:count], (), received[count:])
+    values = VariableSnapshot(mine.values.variables, received[:count], (), received[count:])
     extended.expect(received[count:])
-    values.put_back()
+    values.restore()
     return Boundary(theirs["number"], theirs["place"], values)
 
 

@@ -1,4 +1,4 @@
-"""``KeptValues``: what the variables of a strategy had at a boundary."""
+"""``VariableSnapshot``: the values of a strategy's variables at a boundary of an elastic run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
-from stratagem._src.variables.atomicity import STORAGE_LOCK
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable_options import VariableAggregation
 
-__all__ = ["KeptValues", "keep_values"]
+__all__ = ["VariableSnapshot", "take_snapshot"]
 
 
-class KeptValues:
-    """The values of variables, as every worker has them.
+class VariableSnapshot:
+    """The values of variables, equal in every worker.
 
     Args:
-        variables: The variables, in the order in which they were created.
-        contents: What each of them had: an array on the devices, or one of the host.
-        stored: What was stored for each of them.
+        variables: The variables, in creation order.
+        contents: The value of each: an array on the devices, or a host array.
+        stored: The array that each variable stored, to detect changes.
         expected: Values for variables that this worker has not created yet.
     """
 
@@ -41,17 +41,17 @@ class KeptValues:
         self.stored = list(stored)
         self.expected = list(expected)
 
-    def take_to_host(self, since: Sequence[tuple[DistributedVariable, Any]]) -> None:
-        """Takes everything to the host's memory, before the devices go.
+    def move_to_host(self, since: Sequence[tuple[DistributedVariable, Any]]) -> None:
+        """Copies all values to host memory, before the backend and its devices are shut down.
 
         Args:
-            since: Variables that were created after the boundary, and what they had at first.
+            since: Variables that were created after the boundary, with their initial values.
         """
         for variable, first in since:
             if not any(variable is known for known in self.variables):
                 self.variables.append(variable)
                 self.contents.append(first)
-                del self.expected[:1]  # which it has got
+                del self.expected[:1]  # the variable has taken it
         for number, (variable, content) in enumerate(
             zip(self.variables, self.contents, strict=True)
         ):
@@ -60,11 +60,11 @@ class KeptValues:
         self.stored = []
 
     def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """Returns the values of all variables, also of those that are still to be created."""
+        """Returns the values of all variables, including those that are not created yet."""
         return [*self.contents, *self.expected]
 
-    def put_back(self) -> None:
-        """Gives every variable its value."""
+    def restore(self) -> None:
+        """Assigns every variable its value."""
         self.stored = []
         for number, (variable, content) in enumerate(
             zip(self.variables, self.contents, strict=True)
@@ -80,18 +80,21 @@ class KeptValues:
             self.stored.append(variable.snapshot())
 
 
-def keep_values(extended: MultiWorkerExtended, before: KeptValues | None) -> KeptValues:
-    """Returns what the variables of a strategy have now.
+def take_snapshot(
+    extended: MultiWorkerExtended, before: VariableSnapshot | None
+) -> VariableSnapshot:
+    """Returns the current values of a strategy's variables.
 
-    Mirrored ones are not copied. What replicas hold each for itself is combined, all of it together, if
-    it has changed, and of what they have parts every worker gets the whole: no worker's part can be lost.
+    Mirrored variables are not copied. Per-replica (``ON_READ``) values that have changed are reduced, all
+    together, and sharded variables are gathered: each worker has the full values, so a lost worker loses
+    nothing.
 
     Args:
-        extended: Of the strategy.
-        before: What they had at the boundary before.
+        extended: The strategy's ``extended``.
+        before: The snapshot at the previous boundary.
 
     Raises:
-        InvalidArgumentError: If the parts of a variable cannot be combined.
+        InvalidArgumentError: If the replicas' values of a variable cannot be aggregated.
     """
     variables = extended.created_variables()
     known = (
@@ -119,7 +122,7 @@ def keep_values(extended: MultiWorkerExtended, before: KeptValues | None) -> Kep
     for number, total in _totals(extended, variables, changed).items():
         contents[number] = total
     extended.forget_first_values()
-    return KeptValues(variables, contents, stored, extended.expected)
+    return VariableSnapshot(variables, contents, stored, extended.expected)
 
 
 def _totals(
@@ -147,7 +150,6 @@ def _check_combines(variable: DistributedVariable) -> None:
     on_read = isinstance(variable, SyncOnReadVariable)
     if on_read and variable.aggregation is VariableAggregation.NONE:
         raise InvalidArgumentError(
-            f"Variable {variable.name!r} (ON_READ) has aggregation NONE, so that what a lost worker had of "
-            "it would be gone. In an elastic run create it with aggregation SUM, MEAN or "
-            "ONLY_FIRST_REPLICA."
+            f"Variable {variable.name!r} (ON_READ) has aggregation NONE, so the values of a lost worker "
+            "would be lost. In an elastic run create it with aggregation SUM, MEAN or ONLY_FIRST_REPLICA."
         )

@@ -1,4 +1,4 @@
-"""The state of an optimizer as a checkpoint sees it: by what it is, and for which variable."""
+"""The state of an optimizer in a checkpoint: each array by its role and by its variable."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import numpy as np
 
 from stratagem._src.checkpoint.format.reader import UNKNOWN
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.leaf_names import leaf_ways
+from stratagem._src.core.leaf_paths import leaf_paths
+from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["Owner", "RestoredState", "StateEntry", "StatePlace", "state_places", "static_shape"]
 
 Owner: TypeAlias = Variable | int | None
-"""Whose an array of a state is: a variable's, which may be known by its number alone, or nobody's."""
+"""The variable that an array of the state is for, or its index; ``None`` if it is for all variables."""
 
-_OF_STEPS_HERE = frozenset({"iterations", "learning_rate"})
+_LOCAL_ONLY = frozenset({"iterations", "learning_rate"})  # state on parameter servers has none
 
 
 class StatePlace(NamedTuple):
-    """What one array of an optimizer's state is.
+    """The role of one array of an optimizer's state.
 
     Attributes:
-        leaf: Its place in the state that a single variable has.
-        number: The number of the variable that it is for; ``None`` if it is for all.
+        leaf: Its path in the state for a single variable.
+        number: The index of the variable that it is for; ``None`` if it is for all.
     """
 
     leaf: str
@@ -38,8 +39,8 @@ class StateEntry(NamedTuple):
     """One array of an optimizer's state.
 
     Attributes:
-        leaf: Its place in the state that a single variable has.
-        owner: For whom it is.
+        leaf: Its path in the state for a single variable.
+        owner: The variable that it is for.
         value: The array, or the variable that holds it.
     """
 
@@ -48,8 +49,8 @@ class StateEntry(NamedTuple):
     value: Any
 
 
-def state_places(state: Any, num_variables: int) -> list[StatePlace]:
-    """Returns what each array of a state is, which was made for a list of variables.
+def state_places(state: PyTree, num_variables: int) -> list[StatePlace]:
+    """Returns the role of each array of a state that was created for a list of variables.
 
     >>> import optax
     >>> state = {"iterations": 0, "transformation": optax.adam(0.1).init([0.0, 0.0])}
@@ -59,7 +60,7 @@ def state_places(state: Any, num_variables: int) -> list[StatePlace]:
     [None, None, 0, 1, 0, 1]
     """
     places = []
-    for way in leaf_ways(state):
+    for way in leaf_paths(state):
         number, texts = None, []
         for text, node, key in way:
             if number is None and type(node) is list and len(node) == num_variables:
@@ -74,14 +75,14 @@ def state_places(state: Any, num_variables: int) -> list[StatePlace]:
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """The state that an optimizer is to have, from a checkpoint.
+    """The state of an optimizer from a checkpoint.
 
     Attributes:
-        shared: Arrays that it has once.
-        of: Arrays for each variable, by what they are.
-        in_order: All arrays in the order of the state, from a checkpoint that does not say what they are.
+        shared: Arrays that are for all variables, by role.
+        of: Arrays for each variable, by role.
+        in_order: All arrays in the order of the state, from a checkpoint that does not record their roles.
 
-    The arrays may still be in their files, where only their shapes and element types are known.
+    The arrays may be lazy: still in their files, with only shape and element type known.
     """
 
     shared: Mapping[str, Any] = field(default_factory=dict)
@@ -98,8 +99,8 @@ class RestoredState:
         for position, value in enumerate(self.in_order or ()):
             yield StateEntry(f"{UNKNOWN}{position}", None, value)
 
-    def replace(self, leaf: str, value: Any) -> RestoredState:
-        """Returns the same state with another array in place of one that it has once."""
+    def replace(self, leaf: str, value: ArrayLike) -> RestoredState:
+        """Returns the state with one shared array replaced."""
         if leaf not in self.shared:
             return self
         return RestoredState({**self.shared, leaf: value}, self.of, self.in_order)
@@ -113,13 +114,12 @@ class RestoredState:
     ) -> list[Any]:
         """Returns the arrays in the order of an optimizer's state.
 
-        What was counted for each variable apart, as parameter servers do, becomes one count, that of
-        the busiest.
+        Counts per variable, as parameter servers keep them, become one count: their maximum.
 
         Args:
-            places: What the state consists of.
-            initial: What it begins with; only shapes and element types count, except where the
-                checkpoint has nothing to say.
+            places: The roles of the optimizer's arrays.
+            initial: Its initial state; only shapes and element types matter, except for arrays that the
+                checkpoint does not have.
             variables: The variables that the optimizer is for.
             optimizer: Its name, for messages.
 
@@ -129,9 +129,7 @@ class RestoredState:
         if self.in_order is not None:
             values = self._by_order(places, optimizer)
         else:
-            check_leaves(
-                {*self.shared, *self.of}, {p.leaf for p in places}, optimizer, _OF_STEPS_HERE
-            )
+            check_leaves({*self.shared, *self.of}, {p.leaf for p in places}, optimizer, _LOCAL_ONLY)
             self._check_variables(places, variables, optimizer)
             values = [
                 self._value(place, first, variables)
@@ -145,14 +143,14 @@ class RestoredState:
         assert self.in_order is not None
         values = list(self.in_order)
         if len(values) == len(places) - 1:
-            # From before updates were counted.
+            # From a version that did not count updates.
             where = next((k for k, place in enumerate(places) if place.leaf == "iterations"), None)
             if where is not None:
                 values.insert(where, np.zeros((), np.int32))
         if len(values) != len(places):
             raise InvalidArgumentError(
                 f"{optimizer} has the state {_leaves(p.leaf for p in places)}, but the checkpoint has "
-                f"{len(values)} arrays, which is that of another optimizer. {_ADVICE}"
+                f"{len(values)} arrays, which is the state of another optimizer. {_ADVICE}"
             )
         return values
 
@@ -168,8 +166,8 @@ class RestoredState:
         if missing:
             raise InvalidArgumentError(
                 f"{optimizer} has state for the variables {[v.name for v in variables]}, but the "
-                f"checkpoint has none for {sorted(missing)}. Give the optimizer the variables that it "
-                "had, and the Checkpoint too."
+                f"checkpoint has none for {sorted(missing)}. Give the optimizer, and the Checkpoint, the "
+                "variables that were saved."
             )
 
     def _of_variable(self, leaf: str, number: int, variables: Sequence[Variable]) -> Any:
@@ -181,49 +179,49 @@ class RestoredState:
                 found = value
         return found
 
-    def _value(self, place: StatePlace, initial: Any, variables: Sequence[Variable]) -> Any:
+    def _value(self, place: StatePlace, initial: ArrayLike, variables: Sequence[Variable]) -> Any:
         if place.number is not None:
             return self._of_variable(place.leaf, place.number, variables)
         if place.leaf in self.shared:
             return self.shared[place.leaf]
         if place.leaf in self.of:
-            return joined([value for _, value in self.of[place.leaf]])
+            return merge_values([value for _, value in self.of[place.leaf]])
         if place.leaf == "iterations":
             counts = [leaf for leaf in self.of if leaf.endswith(".count")]
             values = [value for leaf in counts for _, value in self.of[leaf]]
-            return joined([np.zeros((), np.int32), *values])
+            return merge_values([np.zeros((), np.int32), *values])
         return initial
 
 
-_ADVICE = "Make the Optimizer from the transformation it was saved with."
+_ADVICE = "Create the Optimizer with the transformation that it was saved with."
 
 
 def check_leaves(
     saved: Collection[str], wanted: Collection[str], optimizer: str, may_differ: Collection[str]
 ) -> None:
-    """Checks that a state consists of what an optimizer's does.
+    """Checks that a saved state has the same roles as an optimizer's state.
 
     Args:
-        saved: What it consists of.
-        wanted: What the optimizer's state consists of.
+        saved: The roles of the saved arrays.
+        wanted: The roles of the optimizer's arrays.
         optimizer: Its name, for messages.
-        may_differ: What only one of them may have.
+        may_differ: Roles that only one of them may have.
 
     Raises:
-        InvalidArgumentError: If it does not.
+        InvalidArgumentError: If the roles differ.
     """
     if (set(saved) ^ set(wanted)) - set(may_differ):
         raise InvalidArgumentError(
             f"{optimizer} has the state {_leaves(wanted)}, but the checkpoint has {_leaves(saved)}, which "
-            f"is that of another optimizer. {_ADVICE}"
+            f"is the state of another optimizer. {_ADVICE}"
         )
 
 
 def check_array(leaf: str, saved: Any, wanted: Any, optimizer: str) -> None:
-    """Checks shape and element type of an array of a state.
+    """Checks the shape and element type of a saved array.
 
     Raises:
-        InvalidArgumentError: If they are not what they should be.
+        InvalidArgumentError: If they differ from the optimizer's.
     """
     dtypes = {wanted.dtype.name, jax.dtypes.canonicalize_dtype(wanted.dtype).name}
     if saved.dtype.name not in dtypes or tuple(saved.shape) != tuple(wanted.shape):
@@ -233,17 +231,17 @@ def check_array(leaf: str, saved: Any, wanted: Any, optimizer: str) -> None:
         )
 
 
-def joined(values: Sequence[Any]) -> Any:
-    """Returns one value for what several have: the largest count, the mean of anything else.
+def merge_values(values: Sequence[Any]) -> Any:
+    """Merges values of several variables into one: the maximum of integers, the mean of anything else.
 
-    One of them, while they are still in their files: its shape and element type are those of all.
+    If the values are still in their files, returns the first: its shape and element type are those of all.
     """
     if not all(isinstance(value, np.ndarray) for value in values):
         return values[0]
     stacked = np.stack(values)
     dtype = stacked.dtype
-    whole = np.issubdtype(dtype, np.integer) or dtype == np.bool_
-    return (stacked.max(axis=0) if whole else stacked.mean(axis=0)).astype(dtype)
+    is_integer = np.issubdtype(dtype, np.integer) or dtype == np.bool_
+    return (stacked.max(axis=0) if is_integer else stacked.mean(axis=0)).astype(dtype)
 
 
 def _leaves(names: Any) -> list[str]:
