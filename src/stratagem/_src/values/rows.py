@@ -13,7 +13,7 @@ from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
 
-__all__ = ["num_local_rows", "num_global_rows"]
+__all__ = ["num_global_rows", "num_local_rows"]
 
 
 def num_local_rows(element: PyTree) -> int:

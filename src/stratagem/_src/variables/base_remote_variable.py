@@ -21,7 +21,7 @@ from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
-__all__ = ["RemoteStorage", "BaseRemoteVariable", "operand_arrays"]
+__all__ = ["BaseRemoteVariable", "RemoteStorage", "operand_arrays"]
 
 
 class RemoteStorage(Protocol):

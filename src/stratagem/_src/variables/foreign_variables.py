@@ -11,10 +11,10 @@ from stratagem._src.variables.variable import Variable
 
 __all__ = [
     "NotBuiltError",
-    "trackable_variables",
     "is_variable",
     "register_trackable",
     "register_variable_wrapper",
+    "trackable_variables",
     "variable_of",
     "when_built",
 ]

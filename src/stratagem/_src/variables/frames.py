@@ -36,9 +36,9 @@ __all__ = [
     "Tape",
     "current_frame",
     "enter",
-    "record_shard_read",
-    "record_read",
     "outside_of_frames",
+    "record_read",
+    "record_shard_read",
     "records",
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.cluster.elastic_environment import START_AGAIN
+from stratagem._src.cluster.elastic_environment import RESTART_EXIT_CODE
 from stratagem._src.control_plane.elastic_job import ElasticJob, JobOverError, LeftBehindError
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import ContextError
@@ -123,7 +123,7 @@ class ElasticRun:
                 self._job.finish()
                 return False
             except LeftBehindError as error:
-                end_process(START_AGAIN, f"{error} It exits, to be restarted.")
+                end_process(RESTART_EXIT_CODE, f"{error} It exits, to be restarted.")
             except Exception:
                 if not self._have_lost_others():
                     raise

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.types import IteratorState
 
-__all__ = ["LoopTracker", "LoopEntry"]
+__all__ = ["LoopEntry", "LoopTracker"]
 
 Place = list[list[Any]]
 """For each open loop, outermost first: its index in the enclosing body, and its position."""
