@@ -287,7 +287,7 @@ def test_job_goes_on_when_its_output_cannot_be_written(start, script, tmp_path):
         (["--nnodes", "2", "train.py"], "needs --rdzv-endpoint"),
         (["--nnodes", "2", "--node-rank", "2", "train.py"], "--node-rank must be"),
         (["--max-restarts", "-1", "train.py"], "--max-restarts must not be negative"),
-        (["--nnodes", "1:2", "--workers", "1:2", "train.py"], "a plain number of --workers"),
+        (["--nnodes", "1:2", "--workers", "1:2", "train.py"], "a single number of --workers"),
         (["--nnodes", "2", "--workers", "1:2", "train.py"], "--nnodes MIN:2"),
         (["--on", "ray", "--workers", "1:2", "train.py"], "must be left out with --on ray"),
         (

@@ -217,7 +217,7 @@ def test_a_token_is_never_shown(compute, shape):
 
 
 def test_a_token_leaves_the_machine_only_over_https(compute):
-    with pytest.raises(CloudError, match=r"only sent over https, got http://compute\.example"):
+    with pytest.raises(CloudError, match=r"must be sent over https, got http://compute\.example"):
         resolver_of(compute, api_url="http://compute.example").cluster_spec()
 
 

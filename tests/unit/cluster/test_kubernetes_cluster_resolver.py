@@ -125,7 +125,7 @@ def test_an_api_that_refuses_is_an_error(kubernetes_api, make_resolver):
     status = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}
     kubernetes_api.routes["GET /api/v1/pods"] = lambda _: (403, status)
 
-    with pytest.raises(CloudError, match=r"'job-name=tensorflow'.*allowed to list pods"):
+    with pytest.raises(CloudError, match=r"'job-name=tensorflow'.*to list pods"):
         make_resolver().cluster_spec()
 
 

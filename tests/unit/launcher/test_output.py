@@ -308,5 +308,5 @@ def test_a_log_dir_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "logs"):
         job = JobDescription(PythonProgram("os", is_module=True), log_dir=str(path))
-        with pytest.raises(LaunchError, match="--log-dir must name a folder"):
+        with pytest.raises(LaunchError, match="--log-dir must be a writable directory"):
             task_program(job)

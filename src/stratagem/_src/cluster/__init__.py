@@ -1,4 +1,4 @@
-"""Who is in the cluster: cluster specs, and resolvers that tell a process where it is."""
+"""Cluster specs, and resolvers that find the cluster and the task of this process."""
 
 from typing import TYPE_CHECKING
 
@@ -95,7 +95,7 @@ __all__ = [
     "worker_tasks",
 ]
 
-# Loaded when first asked for: a process of a cluster needs one resolver at most.
+# Loaded on first use: a process needs one resolver at most.
 _MODULES = {
     "address": ("Address",),
     "cluster_spec": ("ClusterSpec",),

@@ -1,4 +1,4 @@
-"""``Address``: where one task listens."""
+"""``Address``: the host and port of a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 class Address:
     """A host and a port, written ``host:port``, with IPv6 hosts in brackets.
 
-    Port 0 stands for one that the operating system chooses when the task starts.
+    Port 0 means that the operating system chooses a port when the task starts.
 
     >>> from stratagem._src.cluster import Address
     >>> Address.parse("worker0.example.com:2222")
@@ -46,7 +46,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Returns the address that ``text`` spells as ``host:port`` or ``[ipv6]:port``."""
+        """Parses an address of the form ``host:port`` or ``[ipv6]:port``."""
         if "://" in text:
             raise ClusterSpecError(
                 f"An address must be host:port without a protocol, got {text!r}. "

@@ -38,7 +38,7 @@ class ClusterDef:
 
 @dataclass(frozen=True)
 class ServerDef:
-    """One task's server: the cluster it belongs to, and which task it is.
+    """One task's server: its cluster, and its task.
 
     >>> from stratagem.train import ClusterSpec, ServerDef
     >>> cluster = ClusterSpec({"ps": ["ps0:2222"]}).as_cluster_def()

@@ -1,4 +1,4 @@
-"""``ClusterSpec``: which tasks a cluster has, and where each listens."""
+"""``ClusterSpec``: the tasks of a cluster and their addresses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TasksOfJob = Sequence[str] | Mapping[int, str]
 class ClusterSpec:
     """The tasks of a cluster, grouped into jobs, each task with its address.
 
-    A job is a list of addresses, or a mapping from task index to address where only some of the
-    tasks are known. It never changes after it is made.
+    A job is a list of addresses, or a mapping from task index to address if only some of the tasks are
+    known. A ``ClusterSpec`` is immutable.
 
     >>> from stratagem.train import ClusterSpec
     >>> spec = ClusterSpec({"worker": ["w0:2222", "w1:2222"], "ps": {3: "ps3:2222"}})
@@ -27,7 +27,8 @@ class ClusterSpec:
     >>> spec.as_dict()
     {'worker': ['w0:2222', 'w1:2222'], 'ps': {3: 'ps3:2222'}}
 
-    Differs from tf.distribute: malformed and equal addresses are rejected here, not when a server starts.
+    Differs from tf.distribute: malformed and duplicate addresses are rejected here, not when a server
+    starts.
 
     Args:
         cluster: Job names to lists or mappings of addresses, another ``ClusterSpec``, or a
@@ -56,7 +57,7 @@ class ClusterSpec:
 
     @property
     def jobs(self) -> list[str]:
-        """The names of the jobs, in the order they were given."""
+        """The names of the jobs, in the given order."""
         return list(self._jobs)
 
     def num_tasks(self, job_name: str) -> int:
@@ -82,12 +83,12 @@ class ClusterSpec:
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Returns a job's addresses as a list, with ``None`` where a task is not known."""
+        """Returns a job's addresses as a list, with ``None`` for unknown tasks."""
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
-        """Returns the jobs as lists of addresses, or as mappings where tasks are missing."""
+        """Returns the jobs as lists of addresses, or as mappings if tasks are missing."""
         return {
             name: list(tasks.values()) if _is_dense(tasks) else dict(tasks)
             for name, tasks in self._jobs.items()
@@ -121,19 +122,19 @@ class ClusterSpec:
 
 
 def _check_addresses_differ(jobs: Mapping[str, Mapping[int, str]]) -> None:
-    """Raises if two tasks have one address: the second could not listen, and all would wait for it."""
+    """Raises if two tasks have the same address: the second could not listen, and all would wait."""
     found: dict[Address, str] = {}
     for job_name, tasks in jobs.items():
         for index, text in tasks.items():
             address = Address.parse(text)
-            if not address.port:  # the operating system chooses one that is free
+            if not address.port:  # the operating system chooses a free port
                 continue
             host = loopback_address(address.host) or address.host.lower()
             task = f"{job_name} {index}"
             other = found.setdefault(Address(host, address.port), task)
             if other != task:
                 raise ClusterSpecError(
-                    f"Every task must have an address of its own, got {text!r} for {other} and for "
+                    f"Every task must have its own address, got {text!r} for {other} and for "
                     f"{task}. Give one of them another port."
                 )
 

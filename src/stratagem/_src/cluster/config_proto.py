@@ -1,4 +1,4 @@
-"""``ConfigProto``: settings of TensorFlow's runtime, for the sake of programs that give a server some."""
+"""``ConfigProto``: settings of TensorFlow's runtime, accepted for compatibility."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["ConfigProto"]
 
 @dataclasses.dataclass(slots=True)
 class ConfigProto:
-    """Settings of TensorFlow's runtime, with no effect: XLA has its own threads.
+    """Settings of TensorFlow's runtime, without effect: XLA manages its own threads.
 
-    A field that is not here raises ``AttributeError``.
+    An unknown field raises ``AttributeError``.
 
     >>> import stratagem as tf
     >>> config = tf.compat.v1.ConfigProto(allow_soft_placement=True)

@@ -1,19 +1,19 @@
-"""Whether the job that this process belongs to is elastic, as its launcher says."""
+"""The environment variable and exit code of elastic jobs."""
 
 from __future__ import annotations
 
 from stratagem._src.cluster.environment_variables import is_set, read_integer
 
-__all__ = ["MIN_WORKERS_VARIABLE", "START_AGAIN", "elastic_min_workers", "elastic_variables"]
+__all__ = ["MIN_WORKERS_VARIABLE", "RESTART_EXIT_CODE", "elastic_min_workers", "elastic_variables"]
 
 MIN_WORKERS_VARIABLE = "STRATAGEM_MIN_WORKERS"
 
-START_AGAIN = 75
-"""Exit code of a worker that asks to be started again; what ``sysexits.h`` calls a temporary failure."""
+RESTART_EXIT_CODE = 75
+"""The exit code of a worker that requests a restart: ``EX_TEMPFAIL`` of ``sysexits.h``."""
 
 
 def elastic_variables(min_workers: int | None) -> dict[str, str]:
-    """Returns what the tasks of a job find in their environment; nothing if it is not elastic.
+    """Returns the environment variables of the tasks of a job; none if the job is not elastic.
 
     >>> elastic_variables(2)
     {'STRATAGEM_MIN_WORKERS': '2'}
@@ -22,15 +22,15 @@ def elastic_variables(min_workers: int | None) -> dict[str, str]:
 
 
 def elastic_min_workers() -> int | None:
-    """Returns how few workers may go on when others are lost; ``None`` if all must be there.
+    """Returns the minimum number of workers of an elastic job; ``None`` if the job is not elastic.
 
     Raises:
-        EnvironmentVariableError: If ``STRATAGEM_MIN_WORKERS`` is no such number.
+        EnvironmentVariableError: If ``STRATAGEM_MIN_WORKERS`` is not an integer.
     """
     if not is_set(MIN_WORKERS_VARIABLE):
         return None
     return read_integer(
         MIN_WORKERS_VARIABLE,
-        "how few workers may go on when others are lost",
+        "the minimum number of workers of an elastic job",
         "Set it to a whole number, or let 'stratagem run --workers MIN:MAX' do so.",
     )

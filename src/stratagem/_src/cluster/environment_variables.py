@@ -1,4 +1,4 @@
-"""Reading environment variables, with errors that name the variable and what it should hold."""
+"""Reads environment variables, with errors that name the variable and its expected content."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["first_set", "is_set", "read_address", "read_integer", "read_text"]
 
 
 def is_set(*variables: str) -> bool:
-    """Returns whether every one of the variables holds something."""
+    """Returns whether all of the variables are set and not empty."""
     return all(os.environ.get(variable, "").strip() for variable in variables)
 
 
 def first_set(*variables: str) -> str | None:
-    """Returns the name of the first variable that holds something, if any does."""
+    """Returns the name of the first variable that is set and not empty, if any."""
     return next((variable for variable in variables if is_set(variable)), None)
 
 
 def read_text(variable: str, should_hold: str, fix: str) -> str:
-    """Returns what a variable holds; ``fix`` says what to do when it is not set."""
+    """Returns the value of a variable; ``fix`` says what to do if it is not set."""
     if not is_set(variable):
         raise MissingVariableError(variable, should_hold, fix)
     return os.environ[variable].strip()
@@ -34,7 +34,7 @@ def read_text(variable: str, should_hold: str, fix: str) -> str:
 def read_integer(
     variable: str, should_hold: str, fix: str, *, minimum: int = 0, below: int | None = None
 ) -> int:
-    """Returns the whole number that a variable holds, checked against its range."""
+    """Returns the integer value of a variable, checked against its range."""
     text = read_text(variable, should_hold, fix)
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise EnvironmentVariableError(variable, text, f"{should_hold}, as a whole number")
@@ -46,7 +46,7 @@ def read_integer(
 
 
 def read_address(variable: str, should_hold: str, fix: str) -> str:
-    """Returns the ``host:port`` that a variable holds."""
+    """Returns the ``host:port`` value of a variable."""
     text = read_text(variable, should_hold, fix)
     try:
         return str(Address.parse(text))

@@ -1,4 +1,4 @@
-"""Every exception of the cluster room.
+"""The exceptions of the cluster package.
 
 ::
 
@@ -7,13 +7,13 @@
     ├── TaskError (ValueError)                        a job or task that is not in the cluster
     ├── EnvironmentVariableError (ValueError)         a variable that holds the wrong thing
     │   └── MissingVariableError (RuntimeError)       a variable that is needed and not set
-    ├── UnknownAddressesError (RuntimeError)          a launcher that names only the coordinator
+    ├── UnknownAddressesError (RuntimeError)          a launcher that gives only the coordinator's address
     ├── SlurmAllocationError (RuntimeError)           jobs or GPUs that do not fit the Slurm step
-    ├── LaunchError (RuntimeError)                    processes that cannot be started as asked
-    │   └── RendezvousError                           nodes that cannot meet
+    ├── LaunchError (RuntimeError)                    processes that cannot be started as requested
+    │   └── RendezvousError                           nodes that cannot join a job
     ├── UnsupportedTPUFeatureError (NotImplementedError)
     └── CloudError (RuntimeError)                     a cloud service failed or is not ready
-        └── CloudResourceNotFoundError (ValueError)   what was asked for does not exist
+        └── CloudResourceNotFoundError (ValueError)   a resource that does not exist
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHOWN_CHARACTERS = 200
 
 
 def shortened(text: str) -> str:
-    """Returns as much of a text as a message shows."""
+    """Returns a text, truncated for an error message."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
@@ -33,11 +33,11 @@ class ClusterSpecError(StratagemError, ValueError):
 
 
 class TaskError(StratagemError, ValueError):
-    """A job or task that is not in the cluster, or cannot do what was asked."""
+    """A job or task that is not in the cluster, or does not support the request."""
 
 
 class EnvironmentVariableError(StratagemError, ValueError):
-    """An environment variable that does not hold what it should."""
+    """An environment variable with an invalid value."""
 
     def __init__(self, variable: str, holds: str, should_hold: str) -> None:
         super().__init__(f"{variable} must hold {should_hold}, but it holds {shortened(holds)!r}.")
@@ -56,28 +56,28 @@ class MissingVariableError(EnvironmentVariableError, RuntimeError):
 
 
 class UnknownAddressesError(StratagemError, RuntimeError):
-    """The launcher tells only the coordinator's address, and every task's was asked for."""
+    """The addresses of all tasks were requested, but the launcher provides only the coordinator's."""
 
 
 class SlurmAllocationError(StratagemError, RuntimeError):
-    """The jobs or GPUs asked for do not fit what Slurm allocated."""
+    """The requested jobs or GPUs do not fit the Slurm allocation."""
 
 
 class LaunchError(StratagemError, RuntimeError):
-    """Processes that cannot be started as asked."""
+    """Processes that cannot be started as requested."""
 
 
 class RendezvousError(LaunchError):
-    """Nodes of a job that cannot meet: one is missing, unreachable, or not trusted."""
+    """Nodes that cannot join a job: one is missing, unreachable, or not trusted."""
 
 
 class UnsupportedTPUFeatureError(StratagemError, NotImplementedError):
-    """A question about TPUs that has no counterpart on JAX."""
+    """A TPU feature without a counterpart in JAX."""
 
 
 class CloudError(StratagemError, RuntimeError):
-    """A cloud service could not be reached, refused, or says that a machine is not ready."""
+    """A cloud service is unreachable, rejects the request, or reports that a machine is not ready."""
 
 
 class CloudResourceNotFoundError(CloudError, ValueError):
-    """The cloud service knows no resource of this name."""
+    """The cloud service has no resource of this name."""

@@ -1,8 +1,8 @@
-"""Which addresses of this machine a host stands for, so that nothing listens anywhere else.
+"""Finds the addresses of this machine for a host name, so that servers listen on no other interface.
 
-What a name means on its own machine is often not what it means elsewhere: Debian and Ubuntu write
-``127.0.1.1 myhost`` into ``/etc/hosts``. Where a name does not mean an address that other machines reach,
-the routing table tells by which address this machine reaches them.
+A name often resolves differently on its own machine: Debian and Ubuntu write ``127.0.1.1 myhost`` into
+``/etc/hosts``. If a name does not resolve to an address that other machines can reach, the routing table
+gives the address from which this machine reaches them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 ALL_INTERFACES = ""
-_NOWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses for documentation (RFC 5737, RFC 3849): the way to them is the default route."""
+_DOCUMENTATION_ADDRESSES = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation (RFC 5737, RFC 3849), which the default route matches."""
 
 _DISCARD_PORT = 9
 _GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
@@ -34,18 +34,18 @@ _ADDRESS_OFFSET = 20  # in struct ifreq: after the name (16), the family (2) and
 
 
 def addresses_of(host: str, peers: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the addresses to bind so that others reach this machine by ``host``, and by nothing else.
+    """Returns the addresses to bind so that others reach this machine at ``host``, and nowhere else.
 
     >>> from stratagem._src.cluster.interfaces import addresses_of
     >>> addresses_of("localhost"), addresses_of("127.0.0.2")
     (('127.0.0.1',), ('127.0.0.2',))
 
     Args:
-        host: An address of this machine: that alone is bound. A name: the addresses that it means here.
-            If none of them can be reached from other machines, or the address is not this machine's
-            because it is translated on the way, also the one by which this machine reaches the peers.
-            ``0.0.0.0`` or ``::``: all interfaces.
-        peers: The hosts of the other tasks, if they are known; else the default route decides.
+        host: An address of this machine: only that is bound. A name: the addresses to which it resolves
+            here. If other machines can reach none of them, or the address does not belong to this machine
+            because of NAT, also the address from which this machine reaches the peers. ``0.0.0.0`` or
+            ``::``: all interfaces.
+        peers: The hosts of the other tasks, if known; otherwise the default route decides.
     """
     loopback = loopback_address(host)
     if loopback is not None:
@@ -63,7 +63,7 @@ def addresses_of(host: str, peers: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def resolve(host: str) -> list[str]:
-    """Returns the addresses that a host means here, IPv4 first; none if it does not resolve."""
+    """Returns the addresses to which a host resolves here, IPv4 first; none if it does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -82,7 +82,7 @@ def is_outer_address(address: str) -> bool:
 
 
 def is_own_address(address: str) -> bool:
-    """Returns whether an address is one of this machine's, so that it can be bound."""
+    """Returns whether an address belongs to this machine, so that it can be bound."""
     with socket.socket(family_of(address), socket.SOCK_STREAM) as trial:
         try:
             trial.bind((address, 0))
@@ -97,13 +97,13 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def _towards(host: str, peers: Sequence[str]) -> str | None:
-    """Returns the address by which this machine reaches others; ``None`` if the others are here too."""
+    """Returns the address from which this machine reaches the peers; ``None`` if all are here."""
     others = [each for each in dict.fromkeys(peers) if each != host]
-    # A task that knows of itself alone may have peers elsewhere.
+    # A task that knows only itself may have peers on other machines.
     if len(peers) > 1 and all(map(_is_here, [host, *others])):
         return None
     remote = [address for each in (*others, host) for address in resolve(each)]
-    for address in (*remote, *_NOWHERE):
+    for address in (*remote, *_DOCUMENTATION_ADDRESSES):
         source = _source_towards(address)
         if source is not None:
             return source
@@ -116,13 +116,13 @@ def _is_here(host: str) -> bool:
 
 
 def _source_towards(address: str) -> str | None:
-    """Returns the address of this machine from which packets to another one leave; sends none."""
-    with socket.socket(family_of(address), socket.SOCK_DGRAM) as way:
+    """Returns the source address of packets from this machine to another one; sends no packet."""
+    with socket.socket(family_of(address), socket.SOCK_DGRAM) as route:
         try:
-            way.connect((address, _DISCARD_PORT))
+            route.connect((address, _DISCARD_PORT))
         except OSError:
             return None
-        source = str(way.getsockname()[0])
+        source = str(route.getsockname()[0])
     return source if is_outer_address(source) else None
 
 

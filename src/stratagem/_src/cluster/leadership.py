@@ -1,7 +1,7 @@
-"""Who leads, who counts as a worker, and which process is which.
+"""Determines the leader, the workers and the process ids of a cluster.
 
-Pure rules over a ``ClusterSpec``: the leader is the chief, else worker 0. A chief counts as a
-worker and comes first. An evaluator stands alone: its own leader, and its own single process.
+Pure functions of a ``ClusterSpec``: the leader is the chief, otherwise worker 0. A chief counts as a
+worker and comes first. An evaluator is alone: its own leader, and its own single process.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Task(NamedTuple):
 
 
 def validate_task(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:
-    """Raises unless the cluster can be trained on and has this task.
+    """Raises unless the cluster is valid for training and has this task.
 
-    An evaluator need not be listed, because nobody connects to it. Without a cluster, any task
+    An evaluator need not be listed, because nothing connects to it. Without a cluster, any task
     is valid: it is the only one.
 
     >>> from stratagem._src.cluster import validate_task
@@ -66,7 +66,7 @@ def validate_task(cluster_spec: ClusterSpec, task_type: str | None, task_id: int
     if task_type not in TASK_TYPES:
         raise TaskError(f"task_type must be one of {list(TASK_TYPES)}, got {task_type!r}.")
     if task_id is None:
-        raise TaskError(f"task_id must be set where there is a cluster, got None ({task_type!r}).")
+        raise TaskError(f"task_id must be set if there is a cluster, got None ({task_type!r}).")
     if task_type == "evaluator" and "evaluator" not in cluster_spec.jobs:
         return
     if task_type not in cluster_spec.jobs:
@@ -88,7 +88,7 @@ def worker_tasks(cluster_spec: ClusterSpec) -> list[Task]:
     ['chief 0', 'worker 0', 'worker 1']
 
     Raises:
-        TaskError: If tasks are missing from the list, so that nobody can number the rest.
+        TaskError: If tasks are missing, so that the others cannot be numbered.
     """
     tasks = []
     for job_name in ("chief", "worker"):
@@ -122,7 +122,7 @@ def leader_task(cluster_spec: ClusterSpec) -> Task:
 
 
 def is_leader(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | None) -> bool:
-    """Returns whether this task leads: writes checkpoints, logs, and so on.
+    """Returns whether this task is the leader, which writes checkpoints, logs, and so on.
 
     >>> from stratagem._src.cluster import is_leader
     >>> from stratagem.train import ClusterSpec
@@ -136,7 +136,7 @@ def is_leader(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | N
 
 
 def num_workers(cluster_spec: ClusterSpec, task_type: str | None) -> int:
-    """Returns how many processes train together with a task of this type.
+    """Returns the number of processes that train together with a task of this type.
 
     >>> from stratagem._src.cluster import num_workers
     >>> from stratagem.train import ClusterSpec
@@ -150,7 +150,7 @@ def num_workers(cluster_spec: ClusterSpec, task_type: str | None) -> int:
 
 
 def process_id(cluster_spec: ClusterSpec, task_type: str | None, task_id: int | None) -> int:
-    """Returns the number of this process among those it trains with.
+    """Returns the index of this process among the processes that train together.
 
     JAX equivalent: ``process_id`` of ``jax.distributed.initialize``.
 

@@ -1,4 +1,4 @@
-"""Sockets at the addresses that a host stands for on this machine, all with one port."""
+"""Listening sockets at all addresses of a host on this machine, with the same port."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MAX_TRIES = 20
 
 
 def listen(address: Address, peers: Iterable[str] = ()) -> list[socket.socket]:
-    """Returns sockets that listen at an address of this machine; port 0 for any that is free.
+    """Returns sockets that listen on an address of this machine; port 0 chooses a free port.
 
-    There is one for each address that the host stands for here, all with the same port.
+    There is one socket for each address of the host on this machine, all with the same port.
 
     Args:
-        address: By which others reach this machine.
-        peers: The hosts of the others, as of ``addresses_of``.
+        address: The address at which others reach this machine.
+        peers: The hosts of the others; see ``addresses_of``.
 
     Raises:
         OSError: If the port is in use or cannot be bound.
@@ -46,9 +46,9 @@ def bind_each(
     """Returns a socket for each address, all with the same port.
 
     Args:
-        addresses: Of this machine.
-        port: 0 for any that is free at all of them.
-        bind: Makes a socket of an address and a port.
+        addresses: Addresses of this machine.
+        port: The port; 0 for one that is free at all of them.
+        bind: Creates a socket for an address and a port.
 
     Raises:
         OSError: If the port is in use or cannot be bound.
@@ -62,7 +62,7 @@ def bind_each(
         except BaseException as error:
             for each in bound:
                 each.close()
-            # The system chose a port that is free at the first address and not at another one.
+            # The system chose a port that is free at the first address but not at another one.
             taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
             if not (taken and bound and port == 0 and tries_left):
                 raise

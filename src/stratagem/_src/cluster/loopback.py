@@ -1,4 +1,4 @@
-"""Which hosts are this machine, reachable by nobody else."""
+"""``loopback_address``: recognizes hosts that only this machine can reach."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["loopback_address"]
 
 
 def loopback_address(host: str) -> str | None:
-    """Returns the loopback address that a host stands for, or ``None`` if it is another.
+    """Returns the loopback address of a host, or ``None`` if it is not a loopback host.
 
     >>> from stratagem._src.cluster.loopback import loopback_address
     >>> loopback_address("localhost"), loopback_address("worker0.example.com")

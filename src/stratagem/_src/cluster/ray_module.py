@@ -1,4 +1,4 @@
-"""Ray itself, where it is installed."""
+"""``load_ray``: imports Ray, which is an optional dependency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def load_ray(who: str) -> Any:
     """Returns the module ``ray``.
 
     Args:
-        who: Who needs it, for the error.
+        who: The feature that needs Ray, for the error.
 
     Raises:
         ImportError: If Ray is not installed.

@@ -1,4 +1,4 @@
-"""``resolve_cluster``: the resolver that fits the environment."""
+"""``resolve_cluster``: selects the resolver for the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ResolvedCluster", "resolve_cluster"]
 
 @dataclass(frozen=True)
 class ResolvedCluster:
-    """The resolver that fits, if any, and why.
+    """The selected resolver, if any, and the reason.
 
     >>> from stratagem._src.cluster import ResolvedCluster
     >>> ResolvedCluster(None, "no launcher has set its variables").resolver is None
@@ -34,10 +34,9 @@ class ResolvedCluster:
 def resolve_cluster() -> ResolvedCluster:
     """Returns the resolver for the launcher that started this process, and why it was chosen.
 
-    It only looks at the environment, in this order: ``TF_CONFIG``, Open MPI, torchrun, JAX's
-    variables, Slurm, a TPU's, an indexed Kubernetes job's. Slurm comes after the launchers that are
-    often started inside a Slurm step: they leave Slurm's variables as they are, and those then
-    describe the launchers and not the processes.
+    It only reads environment variables, in this order: ``TF_CONFIG``, Open MPI, torchrun, JAX, Slurm, a
+    TPU, an indexed Kubernetes job. Slurm comes after the launchers that are often started inside a Slurm
+    step: they leave Slurm's variables unchanged, which then describe the launchers, not the processes.
 
     >>> import os
     >>> from unittest import mock

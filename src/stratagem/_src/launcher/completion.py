@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from stratagem._src.cluster.elastic_environment import START_AGAIN
+from stratagem._src.cluster.elastic_environment import RESTART_EXIT_CODE
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.task_exit import TaskExit
 
 __all__ = [
+    "awaited_tasks",
     "can_be_replaced",
     "elastic_job_is_done",
     "is_loss",
     "job_is_done",
-    "awaited_tasks",
     "trains",
     "workers_succeeded",
 ]
@@ -80,7 +80,7 @@ def is_loss(task_exit: TaskExit) -> bool:
     [True, True, False]
     """
     return trains(task_exit.task) and (
-        task_exit.returncode < 0 or task_exit.returncode == START_AGAIN
+        task_exit.returncode < 0 or task_exit.returncode == RESTART_EXIT_CODE
     )
 
 

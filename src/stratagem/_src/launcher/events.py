@@ -9,21 +9,21 @@ from stratagem._src.launcher.cluster_plan import ClusterPlan, NodeOffer
 from stratagem._src.launcher.task_exit import TaskExit
 
 __all__ = [
-    "ShutdownNotice",
     "DeadlinePassed",
     "Finish",
+    "ForwardSignal",
     "Interrupted",
-    "Rejoin",
     "NodeJoined",
     "NodeLost",
     "NodeStopped",
     "Order",
-    "ForwardSignal",
+    "Rejoin",
     "Report",
-    "Start",
-    "RestartTask",
-    "Stop",
     "RestartNode",
+    "RestartTask",
+    "ShutdownNotice",
+    "Start",
+    "Stop",
     "TaskEnded",
 ]
 

@@ -80,7 +80,7 @@ class Supervisor:
                 for number in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
                 _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                # PDEATHSIG is not sent if the parent died before prctl, hence the check.
+                # PDEATHSIG is not sent if the parent died before prctl: check it afterwards.
                 if os.getppid() == supervisor:
                     os.execvp(command[0], command)
             except OSError as error:

@@ -90,11 +90,11 @@ def test_a_job_that_is_observed_stays_so(step, tmp_path):
 
 def test_one_profile_at_a_time(tmp_path):
     sg.profiler.start(tmp_path)
-    with pytest.raises(sg.errors.ProfileError, match="once at a time"):
+    with pytest.raises(sg.errors.ProfileError, match="one profile at a time"):
         sg.profiler.start(tmp_path / "other")
     assert sg.profiler.stop(save=False) is None
     assert not list(tmp_path.iterdir())
-    with pytest.raises(sg.errors.ProfileError, match=r"call sg\.profiler\.start first"):
+    with pytest.raises(sg.errors.ProfileError, match=r"Call sg\.profiler\.start first"):
         sg.profiler.stop()
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratagem._src.profiling.task.lanes import lanes
+from stratagem._src.profiling.task.record_events import lanes
 
 
 @pytest.mark.parametrize(

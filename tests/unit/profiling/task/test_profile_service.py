@@ -59,7 +59,7 @@ def test_a_process_does_not_record_itself_twice(service):
 
 def test_a_second_profile_is_refused_and_the_first_goes_on(service):
     begin(service)
-    with pytest.raises(ProfileError, match="once at a time"):
+    with pytest.raises(ProfileError, match="one profile at a time"):
         begin(service, profile="b")
     with span("after the refusal", "test"):
         pass
@@ -72,10 +72,10 @@ def test_a_second_profile_is_refused_and_the_first_goes_on(service):
 
 
 def test_a_profile_that_nobody_wants_any_more_is_thrown_away(service, monkeypatch, caplog):
-    monkeypatch.setattr(profile_service, "_SECONDS_OF_SILENCE", 0.0)
+    monkeypatch.setattr(profile_service, "_KEEPALIVE_TIMEOUT", 0.0)
     begin(service)
     assert service._background.join(20.0) == []
-    assert "it is thrown away" in caplog.text
+    assert "discarded its profile" in caplog.text
     assert recorder() is None
     with pytest.raises(UnavailableError, match="no such profile"):
         ask(service, STOP, "a")

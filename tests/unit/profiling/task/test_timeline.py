@@ -12,7 +12,7 @@ import stratagem as sg
 from chrome_traces import check_trace, read_trace
 from stratagem._src.cli import main
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.profiling.task.clock import ClockDifference
+from stratagem._src.profiling.task.clock import ClockOffset
 from stratagem._src.profiling.task.options import ProfilerOptions
 from stratagem._src.profiling.task.recording import ProfileRecording
 from stratagem._src.profiling.task.shifted_record import shifted
@@ -87,7 +87,7 @@ def test_tasks_whose_clocks_differ_are_on_one_time_line(profile):
     """What happened at the same time is seen at the same time, whatever the clocks said."""
     ahead = 3_600_000_000_000
     # As an hour earlier by the other clock.
-    other = dataclasses.replace(profile, task="worker 1", clock=ClockDifference(-ahead, 0))
+    other = dataclasses.replace(profile, task="worker 1", clock=ClockOffset(-ahead, 0))
     early, late = (
         [e for e in check_trace(timeline([profile, other])) if e.task == task]
         for task in ("worker 0", "worker 1")
@@ -136,7 +136,7 @@ def test_a_folder_with_something_else_is_refused(profile, tmp_path):
         profiles_in(tmp_path)
     profile.write(tmp_path)
     (tmp_path / "worker_0.task.json").write_text(json.dumps({"task": "worker 0"}))
-    with pytest.raises(InvalidArgumentError, match=r"as sg\.profiler wrote them"):
+    with pytest.raises(InvalidArgumentError, match=r"must be files of sg\.profiler"):
         profiles_in(tmp_path)
 
 

@@ -1,11 +1,11 @@
-"""``ClusterResolver``: the base of everything that tells a process where it is."""
+"""``ClusterResolver``: the base class of resolvers, which find the cluster and the task of a process."""
 
 from __future__ import annotations
 
 import abc
+from collections import Counter
 
 from stratagem._src.cluster import leadership
-from stratagem._src.cluster.accelerators import count_local_accelerators
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import TaskError, UnknownAddressesError
@@ -14,15 +14,15 @@ __all__ = ["ClusterResolver", "check_task_of", "format_master_url"]
 
 
 class ClusterResolver(abc.ABC):
-    """Says who is in the cluster, which of its tasks this process is, and how they meet.
+    """Finds the cluster, the task of this process, and the address of the coordinator.
 
     A subclass must define ``cluster_spec``. It either sets ``task_type``, ``task_id`` and
-    ``rpc_layer``, or overrides the ``_find_*`` methods that answer when nothing was set. Answers
-    are looked up whenever they are asked for, so they follow the environment.
+    ``rpc_layer``, or overrides the ``_find_*`` methods, which are used if nothing is set. Values are
+    computed on each access, so they follow the environment.
 
     Beyond tf.distribute, ``coordinator_address``, ``num_processes``, ``process_id`` and
-    ``local_device_ids`` are the arguments of ``jax.distributed.initialize``, so that a strategy can
-    start from a cluster spec and from a launcher that tells only the coordinator alike.
+    ``local_device_ids`` are the arguments of ``jax.distributed.initialize``, so that a strategy works
+    with a cluster spec and with a launcher that provides only the coordinator's address.
 
     >>> from stratagem.distribute.cluster_resolver import ClusterResolver
     >>> from stratagem.train import ClusterSpec
@@ -51,7 +51,7 @@ class ClusterResolver(abc.ABC):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Returns the URL of a task, by default of this one, or ``""`` if it is not known."""
+        """Returns the URL of a task, by default of this one, or ``""`` if it is unknown."""
         task_type = self.task_type if task_type is None else task_type
         task_id = self.task_id if task_id is None else task_id
         if task_type is None or task_id is None:
@@ -65,10 +65,10 @@ class ClusterResolver(abc.ABC):
         task_id: int | None = None,
         config_proto: None = None,
     ) -> dict[str, int]:
-        """Returns how many accelerators this process has, by kind, as in ``{"GPU": 4}``.
+        """Returns the number of accelerators of this process, by kind, as in ``{"GPU": 4}``.
 
-        Where the number is not configured, it starts the JAX backend to count. In a cluster, ask
-        after the strategy was made: JAX cannot join other processes once its backend has started.
+        If the number is not configured, it starts the JAX backend to count. In a cluster, call it after
+        creating the strategy: JAX cannot join other processes once its backend has started.
 
         Args:
             task_type: The type of this task, if given.
@@ -80,25 +80,25 @@ class ClusterResolver(abc.ABC):
         """
         if config_proto is not None:
             raise TypeError(f"config_proto must be None, got {type(config_proto).__name__}.")
-        asked = (
+        requested = (
             self.task_type if task_type is None else task_type,
             self.task_id if task_id is None else task_id,
         )
-        if asked != (self.task_type, self.task_id):
+        if requested != (self.task_type, self.task_id):
             raise TaskError(
                 f"num_accelerators counts the devices of this task ({self.task_type} "
-                f"{self.task_id}), got {asked[0]} {asked[1]}. Ask on that task."
+                f"{self.task_id}), got {requested[0]} {requested[1]}. Call it on that task."
             )
         return self._count_accelerators()
 
     @property
     def environment(self) -> str:
-        """Where the program runs, if it matters; ``""`` otherwise."""
+        """The environment of the program, such as a cloud; ``""`` if it does not matter."""
         return ""
 
     @property
     def task_type(self) -> str | None:
-        """The job of this task, such as ``"worker"``, or ``None`` if it is not known."""
+        """The job of this task, such as ``"worker"``, or ``None`` if unknown."""
         return self._find_task_type() if self._task_type is None else self._task_type
 
     @task_type.setter
@@ -107,7 +107,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def task_id(self) -> int | None:
-        """The index of this task in its job, or ``None`` if it is not known."""
+        """The index of this task in its job, or ``None`` if unknown."""
         return self._find_task_id() if self._task_id is None else self._task_id
 
     @task_id.setter
@@ -116,7 +116,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def rpc_layer(self) -> str | None:
-        """The protocol in front of addresses that ``master`` returns, such as ``"grpc"``."""
+        """The protocol prefix of the addresses that ``master`` returns, such as ``"grpc"``."""
         return self._find_rpc_layer() if self._rpc_layer is None else self._rpc_layer
 
     @rpc_layer.setter
@@ -125,7 +125,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def coordinator_address(self) -> str | None:
-        """Where the leader listens; ``None`` without a cluster and for an evaluator.
+        """The address of the leader; ``None`` without a cluster and for an evaluator.
 
         JAX equivalent: ``coordinator_address`` of ``jax.distributed.initialize``.
         """
@@ -136,7 +136,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def num_processes(self) -> int:
-        """How many processes train together, this one included.
+        """The number of processes that train together, including this one.
 
         JAX equivalent: ``num_processes`` of ``jax.distributed.initialize``.
         """
@@ -144,7 +144,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def process_id(self) -> int:
-        """The number of this process among those that train together.
+        """The index of this process among the processes that train together.
 
         JAX equivalent: ``process_id`` of ``jax.distributed.initialize``.
 
@@ -155,7 +155,7 @@ class ClusterResolver(abc.ABC):
 
     @property
     def local_device_ids(self) -> tuple[int, ...] | None:
-        """Which of the machine's accelerators this process should use; ``None`` for all.
+        """The accelerators of the machine that this process should use; ``None`` for all.
 
         JAX equivalent: ``local_device_ids`` of ``jax.distributed.initialize``.
         """
@@ -171,21 +171,21 @@ class ClusterResolver(abc.ABC):
         return None
 
     def _count_accelerators(self) -> dict[str, int]:
-        return count_local_accelerators()
+        return _count_local_accelerators()
 
 
 def check_task_of(resolver: ClusterResolver) -> None:
-    """Raises at once if the task of a resolver is not one of its cluster, or its leader cannot be found.
+    """Checks that the task of a resolver is in its cluster, and that the leader has a known port.
 
     Otherwise all other tasks would wait for it.
 
     Raises:
-        TaskError: If so.
+        TaskError: If not.
     """
     try:
         spec = resolver.cluster_spec()
     except UnknownAddressesError:
-        _ = resolver.process_id  # which its launcher gave, and is checked when it is read
+        _ = resolver.process_id  # from the launcher; reading it checks it
         return
     try:
         leadership.validate_task(spec, resolver.task_type, resolver.task_id)
@@ -195,13 +195,24 @@ def check_task_of(resolver: ClusterResolver) -> None:
         ):
             leader = leadership.leader_task(spec)
             raise TaskError(
-                f"The other workers must know the port of {leader}, which leads, got "
-                f"{resolver.coordinator_address!r}. Choose one."
+                f"The leader {leader} must have a port that the other workers know, got "
+                f"{resolver.coordinator_address!r}. Choose a port."
             )
     except TaskError as error:
         raise TaskError(f"{error} {resolver._fix_of_task}") from None
 
 
 def format_master_url(address: str, rpc_layer: str | None) -> str:
-    """Returns the address with its protocol in front, if there is one."""
+    """Returns the address with the protocol prefix, if there is one."""
     return f"{rpc_layer}://{address}" if address and rpc_layer else address
+
+
+def _count_local_accelerators() -> dict[str, int]:
+    """Returns the number of accelerators of this process by kind, such as GPU; CPUs do not count.
+
+    It starts the JAX backend, after which ``jax.distributed`` can no longer be initialized.
+    """
+    import jax  # imported here, because importing this package must not import JAX
+
+    kinds = (device.platform.upper() for device in jax.local_devices())
+    return dict(Counter(kind for kind in kinds if kind != "CPU"))

@@ -1,4 +1,4 @@
-"""``CoordinatorOnlyResolver``: launchers that tell a process its rank and where process 0 is."""
+"""``CoordinatorOnlyResolver``: for launchers that provide a rank and the address of process 0."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["CoordinatorOnlyResolver"]
 
 
 class CoordinatorOnlyResolver(ClusterResolver):
-    """Base for launchers that give a rank, a size and one address: that of process 0.
+    """Base class for launchers that provide a rank, a world size and the address of process 0.
 
     Every process is a ``worker`` whose ``task_id`` is its rank. That is all a synchronous strategy
-    needs. The other workers' addresses are not known, so with more than one process there is no
-    cluster spec: one that lists only worker 0 would look like a cluster of one.
+    needs. The other workers' addresses are unknown, so with more than one process there is no cluster
+    spec: one that lists only worker 0 would look like a cluster with one worker.
 
     >>> from stratagem._src.cluster import CoordinatorOnlyResolver
     >>> class Fixed(CoordinatorOnlyResolver):
@@ -31,12 +31,12 @@ class CoordinatorOnlyResolver(ClusterResolver):
     @property
     @abc.abstractmethod
     def coordinator_address(self) -> str:
-        """Where process 0 listens."""
+        """The address of process 0."""
 
     @property
     @abc.abstractmethod
     def num_processes(self) -> int:
-        """How many processes the launcher started."""
+        """The number of processes that the launcher started."""
 
     @property
     def process_id(self) -> int:
@@ -53,12 +53,12 @@ class CoordinatorOnlyResolver(ClusterResolver):
         """Returns the cluster of a single process.
 
         Raises:
-            UnknownAddressesError: If there are more processes, whose addresses are not known.
+            UnknownAddressesError: If there are more processes, whose addresses are unknown.
         """
         if self.num_processes > 1:
             raise UnknownAddressesError(
                 f"cluster_spec needs the address of every task, but the launcher of these "
-                f"{self.num_processes} processes tells only the coordinator's "
+                f"{self.num_processes} processes provides only the coordinator's "
                 f"({self.coordinator_address}). Use coordinator_address, num_processes and "
                 "process_id, or set TF_CONFIG with all addresses."
             )

@@ -9,7 +9,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import CloudError
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
-from stratagem._src.cluster.resolvers.google_cloud import Credentials, GoogleApi
+from stratagem._src.cluster.resolvers.google_cloud import Credentials, GoogleApi, Service
 
 __all__ = ["GCEClusterResolver"]
 
@@ -17,10 +17,10 @@ _RUNNING = "RUNNING"
 
 
 class GCEClusterResolver(ClusterResolver):
-    """A resolver that asks Compute Engine for the running instances of an instance group.
+    """A resolver that queries Compute Engine for the running instances of an instance group.
 
-    The group is one job. Every instance must be told its own ``task_id``, its position in the
-    sorted list of addresses. It needs no Google library.
+    The group is one job. Every instance needs its own ``task_id``: its position in the sorted list of
+    addresses. No Google library is needed.
 
     >>> from stratagem.distribute.cluster_resolver import GCEClusterResolver
     >>> resolver = GCEClusterResolver(
@@ -34,14 +34,14 @@ class GCEClusterResolver(ClusterResolver):
         zone: The zone of the group.
         instance_group: The name of the group.
         port: The port on which every task listens.
-        task_type: The job that the instances are.
-        task_id: Which of the instances this is.
-        rpc_layer: The protocol to put in front of addresses.
+        task_type: The job of the instances.
+        task_id: The index of this instance.
+        rpc_layer: The protocol prefix of addresses.
         credentials: ``"default"`` for the service account of this machine, ``None`` for none, or a
             function that returns an access token.
-        service: A ``googleapiclient`` service for ``compute`` ``v1``, used in place of REST calls
+        service: A ``googleapiclient`` service for ``compute`` ``v1``, used instead of REST calls
             and ``credentials``.
-        api_url: Where the Compute Engine API is.
+        api_url: The URL of the Compute Engine API.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GCEClusterResolver(ClusterResolver):
         task_id: int | None = 0,
         rpc_layer: str | None = "grpc",
         credentials: Credentials = "default",
-        service: Any = None,
+        service: Service = None,
         *,
         api_url: str = "https://compute.googleapis.com",
     ) -> None:
@@ -79,7 +79,7 @@ class GCEClusterResolver(ClusterResolver):
             self._address(item["instance"].rsplit("/", 1)[-1])
             for page in pages
             for item in page.get("items", [])
-            # The request asks for running ones; one that stopped since then may still be listed.
+            # The request filters running instances; one that stopped since may still be listed.
             if item.get("status", _RUNNING) == _RUNNING
         )
         if not addresses:
@@ -91,7 +91,7 @@ class GCEClusterResolver(ClusterResolver):
 
     @property
     def task_type(self) -> str | None:
-        """The job that the instances are."""
+        """The job of the instances."""
         return self._task_type
 
     @task_type.setter

@@ -1,4 +1,4 @@
-"""Talking JSON to Google Cloud's REST APIs and to a machine's metadata server."""
+"""A client of Google Cloud's REST APIs and of a machine's metadata server."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from stratagem._src.cluster.errors import CloudError, CloudResourceNotFoundError
 
-__all__ = ["Credentials", "GoogleApi", "read_metadata"]
+__all__ = ["Credentials", "GoogleApi", "Service", "read_metadata"]
 
 Credentials = str | Callable[[], str] | None
+
+Service: TypeAlias = Any
+"""A service of ``googleapiclient``, or ``None`` for REST calls."""
 
 _TIMEOUT_SECONDS = 30.0
 _NOT_FOUND = 404
@@ -46,11 +49,11 @@ class GoogleApi:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Returns the API's answer: to a POST if there is a body, otherwise to a GET.
+        """Returns the API's response to a POST request if there is a body, otherwise to a GET request.
 
         Raises:
-            CloudResourceNotFoundError: If the API knows no such resource.
-            CloudError: If it refuses, cannot be reached, or answers with something else than JSON.
+            CloudResourceNotFoundError: If the resource does not exist.
+            CloudError: If the API rejects the request, is unreachable, or does not return JSON.
         """
         url = f"{self._base_url}/{urllib.parse.quote(path)}"
         if query:
@@ -71,7 +74,7 @@ class GoogleApi:
             parsed = None
         if not isinstance(parsed, dict):
             raise CloudError(
-                f"{_without_query(url)} must answer with a JSON object, got {answer[:200]!r}."
+                f"{_without_query(url)} must return a JSON object, got {answer[:200]!r}."
             )
         return parsed
 
@@ -84,15 +87,15 @@ class GoogleApi:
         try:
             return str(json.loads(answer)["access_token"])
         except (ValueError, KeyError, TypeError):
-            raise CloudError(  # the answer may hold a token, so it is not shown
-                "The metadata server must answer with an access_token, got something else."
+            raise CloudError(  # the response may contain a token, so it is not shown
+                "The metadata server must return an access_token, got something else."
             ) from None
 
 
 def read_metadata(path: str) -> str:
-    """Returns what this machine's metadata server knows under a path, as in ``instance/zone``.
+    """Returns the value at a path of this machine's metadata server, such as ``instance/zone``.
 
-    ``GCE_METADATA_HOST`` and ``GCE_METADATA_IP`` name another server, as in Google's libraries.
+    ``GCE_METADATA_HOST`` and ``GCE_METADATA_IP`` select another server, as in Google's libraries.
     """
     host = (
         os.environ.get("GCE_METADATA_HOST")
@@ -102,14 +105,14 @@ def read_metadata(path: str) -> str:
     request = urllib.request.Request(
         f"http://{host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
     )
-    # Not through a proxy: the server is the machine's own, and it hands out tokens.
+    # Without a proxy: the server belongs to this machine, and it returns tokens.
     return _fetch(request, _opener(urllib.request.ProxyHandler({}))).strip()
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses to follow a redirect, because urllib would send the token along."""
+    """Does not follow redirects, because urllib would send the token to the new location."""
 
-    def redirect_request(self, *_: Any, **__: Any) -> None:
+    def redirect_request(self, *_: object, **__: object) -> None:
         return None
 
 
@@ -126,7 +129,7 @@ def _fetch(request: urllib.request.Request, opener: urllib.request.OpenerDirecto
         with error:
             message = _message_of(error.read())
         failure = CloudResourceNotFoundError if error.code == _NOT_FOUND else CloudError
-        raise failure(f"{where} answered with status {error.code}: {message}") from None
+        raise failure(f"{where} returned status {error.code}: {message}") from None
     except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
         reason = getattr(error, "reason", error)
         raise CloudError(f"{where} could not be read: {reason}.") from None
@@ -152,5 +155,5 @@ def _check_token_stays_private(url: str) -> None:
         is_local = host == "localhost"
     if parts.scheme != "https" and not is_local:
         raise CloudError(
-            f"An access token is only sent over https, got {parts.scheme}://{parts.netloc}."
+            f"An access token must be sent over https, got {parts.scheme}://{parts.netloc}."
         )

@@ -1,4 +1,4 @@
-"""``JaxClusterResolver``: processes that are told the arguments of ``jax.distributed``."""
+"""``JaxClusterResolver``: processes with the ``JAX_*`` variables of ``jax.distributed``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FIX = "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in eve
 class JaxClusterResolver(CoordinatorOnlyResolver):
     """A resolver that reads the ``JAX_*`` variables of multi-process JAX programs.
 
-    They are ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``, ``JAX_PROCESS_ID`` and, where
-    several processes share a machine's accelerators, ``JAX_LOCAL_DEVICE_IDS``.
+    They are ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``, ``JAX_PROCESS_ID`` and, if several
+    processes share a machine's accelerators, ``JAX_LOCAL_DEVICE_IDS``.
 
     >>> import os
     >>> from unittest import mock
@@ -33,17 +33,17 @@ class JaxClusterResolver(CoordinatorOnlyResolver):
 
     @property
     def coordinator_address(self) -> str:
-        """What ``JAX_COORDINATOR_ADDRESS`` holds."""
+        """The value of ``JAX_COORDINATOR_ADDRESS``."""
         return read_address("JAX_COORDINATOR_ADDRESS", "the host:port of process 0", _FIX)
 
     @property
     def num_processes(self) -> int:
-        """What ``JAX_NUM_PROCESSES`` holds."""
+        """The value of ``JAX_NUM_PROCESSES``."""
         return read_integer("JAX_NUM_PROCESSES", "the number of processes", _FIX, minimum=1)
 
     @property
     def local_device_ids(self) -> tuple[int, ...] | None:
-        """What ``JAX_LOCAL_DEVICE_IDS`` holds, as in ``0,1``; ``None`` if it is not set."""
+        """The value of ``JAX_LOCAL_DEVICE_IDS``, such as ``0,1``; ``None`` if it is not set."""
         if not is_set("JAX_LOCAL_DEVICE_IDS"):
             return None
         text = os.environ["JAX_LOCAL_DEVICE_IDS"]

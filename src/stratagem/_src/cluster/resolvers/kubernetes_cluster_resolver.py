@@ -1,4 +1,4 @@
-"""``KubernetesClusterResolver``: pods selected by their labels."""
+"""``KubernetesClusterResolver``: pods selected by labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
@@ -15,11 +15,17 @@ from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 
 __all__ = ["KubernetesClusterResolver", "KubernetesExecutableLocation"]
 
+CoreApi: TypeAlias = Any
+"""``kubernetes.client.CoreV1Api``, which is imported only where it is used."""
+
+Pod: TypeAlias = Any
+"""``kubernetes.client.V1Pod``."""
+
 _COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class KubernetesExecutableLocation(enum.Enum):
-    """Where the program runs, which decides how it finds the Kubernetes API.
+    """The location of the program, which determines how it finds the Kubernetes API.
 
     >>> from stratagem.distribute.cluster_resolver import KubernetesExecutableLocation
     >>> [location.name for location in KubernetesExecutableLocation]
@@ -31,24 +37,24 @@ class KubernetesExecutableLocation(enum.Enum):
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """A resolver that asks Kubernetes for the pods with given labels.
+    """A resolver that queries Kubernetes for the pods with given labels.
 
-    Pods of an indexed job come in the order of their completion index, others in that of their
-    names. Kubernetes does not say which pod this is: set ``task_type`` and ``task_id``. It needs
-    ``stratagem[kubernetes]``, unless ``override_client`` is given.
+    Pods of an indexed job are ordered by their completion index, others by name. Kubernetes does not say
+    which pod this process is in: set ``task_type`` and ``task_id``. Needs ``stratagem[kubernetes]``, unless
+    ``override_client`` is given.
 
     >>> from stratagem.distribute.cluster_resolver import KubernetesClusterResolver
     >>> resolver = KubernetesClusterResolver({"worker": ["job-name=trainers"]})
     >>> resolver.task_type, resolver.task_id = "worker", 0
 
-    Differs from tf.distribute: addresses are those of the pods, not of the machines they run on,
-    which two pods may share.
+    Differs from tf.distribute: addresses are those of the pods, not of their machines, which two pods may
+    share.
 
     Args:
         job_to_label_mapping: The label selectors of each job; by default workers with
             ``job-name=tensorflow``.
         tf_server_port: The port on which every task listens.
-        rpc_layer: The protocol to put in front of addresses.
+        rpc_layer: The protocol prefix of addresses.
         override_client: A configured ``kubernetes.client.CoreV1Api`` to use.
         executable_location: Whether the program runs in a pod of the cluster.
 
@@ -61,7 +67,7 @@ class KubernetesClusterResolver(ClusterResolver):
         job_to_label_mapping: Mapping[str, Sequence[str]] | None = None,
         tf_server_port: int = 8470,
         rpc_layer: str | None = "grpc",
-        override_client: Any = None,
+        override_client: CoreApi = None,
         executable_location: KubernetesExecutableLocation = (
             KubernetesExecutableLocation.WITHIN_CLUSTER
         ),
@@ -78,10 +84,10 @@ class KubernetesClusterResolver(ClusterResolver):
         self._location = executable_location
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the pods of every job as they are now.
+        """Returns the current pods of every job.
 
         Raises:
-            CloudError: If a pod is not running, or Kubernetes cannot be asked.
+            CloudError: If a pod is not running, or the Kubernetes API fails.
             ImportError: If the Kubernetes client is not installed.
         """
         client = self._client or _make_client(self._location)
@@ -96,7 +102,7 @@ class KubernetesClusterResolver(ClusterResolver):
             }
         )
 
-    def _address(self, pod: Any) -> str:
+    def _address(self, pod: Pod) -> str:
         if pod.status.phase != "Running":
             raise CloudError(
                 f'Pod "{pod.metadata.name}" is not running; phase: "{pod.status.phase}". '
@@ -119,18 +125,18 @@ def _make_client(location: KubernetesExecutableLocation) -> Any:
         if location is KubernetesExecutableLocation.WITHIN_CLUSTER:
             config.load_incluster_config(client_configuration=configuration)
         else:
-            # The client reads KUBECONFIG when it is imported; here it is read when asked.
+            # The client reads KUBECONFIG at import time; this reads it now.
             config.load_kube_config(
                 config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
             )
     except config.ConfigException as error:
         raise CloudError(
-            f"The Kubernetes API could not be found from here ({location.name}): {error}"
+            f"Cannot find the Kubernetes API from here ({location.name}): {error}"
         ) from None
     return client.CoreV1Api(client.ApiClient(configuration))
 
 
-def _list_pods(client: Any, selector: str) -> list[Any]:
+def _list_pods(client: CoreApi, selector: str) -> list[Pod]:
     try:
         return list(client.list_pod_for_all_namespaces(label_selector=selector).items)
     except Exception as error:
@@ -138,11 +144,11 @@ def _list_pods(client: Any, selector: str) -> list[Any]:
         raise CloudError(
             f"Kubernetes could not list the pods with {selector!r}: "
             f"{reason if status is None else f'{status} {reason}'}. "
-            "The program's account must be allowed to list pods of all namespaces."
+            "Allow the program's service account to list pods of all namespaces."
         ) from error
 
 
-def _order(pod: Any) -> tuple[int, str]:
+def _order(pod: Pod) -> tuple[int, str]:
     labels = getattr(pod.metadata, "labels", None)
     index = labels.get(_COMPLETION_INDEX, "") if isinstance(labels, dict) else ""
     return (int(index) if index.isdigit() else -1, pod.metadata.name)

@@ -20,9 +20,9 @@ __all__ = ["OpenMPIClusterResolver"]
 _FIX = "Start the program with Open MPI's mpirun."
 _LAUNCHER_URI = "OMPI_MCA_orte_hnp_uri"
 _ASK_FOR_ADDRESS = (
-    "Open MPI 5 does not tell it: pass coordinator_address='host:port' with the host of rank 0."
+    "Open MPI 5 does not provide it: pass coordinator_address='host:port' with the host of rank 0."
 )
-# Above the range from which Linux gives ports to outgoing connections.
+# Above Linux's range of ephemeral ports.
 _FIRST_PORT = 61440
 _NUM_PORTS = 4096
 
@@ -30,11 +30,11 @@ _NUM_PORTS = 4096
 class OpenMPIClusterResolver(CoordinatorOnlyResolver):
     """A resolver that reads the ``OMPI_COMM_WORLD_*`` variables.
 
-    ``mpirun`` does not say where rank 0 runs. If every rank is on one machine it is this machine;
-    otherwise the resolver takes the host of ``mpirun`` itself, which Open MPI up to version 4 tells
-    and which runs rank 0 unless the host list says otherwise. Where that does not hold, pass
-    ``coordinator_address``. The port follows from the job's name, so that every rank finds the same
-    one and two jobs rarely meet.
+    ``mpirun`` does not provide the host of rank 0. If every rank is on one machine, it is this machine;
+    otherwise the resolver uses the host of ``mpirun`` itself, which Open MPI up to version 4 provides
+    and which runs rank 0 unless the host list says otherwise. In other cases pass
+    ``coordinator_address``. The port is derived from the job's name, so that every rank computes the same
+    one and two jobs rarely collide.
 
     >>> import os
     >>> from unittest import mock
@@ -46,7 +46,7 @@ class OpenMPIClusterResolver(CoordinatorOnlyResolver):
     (1, 4, 'node0:2222')
 
     Args:
-        coordinator_address: The ``host:port`` on which rank 0 listens, the same in every process.
+        coordinator_address: The ``host:port`` of rank 0, the same in every process.
 
     Raises:
         ClusterSpecError: If ``coordinator_address`` is malformed.
@@ -59,19 +59,19 @@ class OpenMPIClusterResolver(CoordinatorOnlyResolver):
 
     @property
     def coordinator_address(self) -> str:
-        """Where rank 0 listens."""
+        """The address of rank 0."""
         if self._coordinator_address is not None:
             return self._coordinator_address
         return str(Address(self._coordinator_host(), _port_of_job()))
 
     @property
     def num_processes(self) -> int:
-        """What ``OMPI_COMM_WORLD_SIZE`` holds."""
+        """The value of ``OMPI_COMM_WORLD_SIZE``."""
         return read_integer("OMPI_COMM_WORLD_SIZE", "the number of processes", _FIX, minimum=1)
 
     @property
     def local_device_ids(self) -> tuple[int, ...] | None:
-        """The accelerator of the local rank; all where this process has the machine alone."""
+        """The accelerator of the local rank; all if this process is alone on the machine."""
         if self._local_size() in (None, 1):
             return None
         return (

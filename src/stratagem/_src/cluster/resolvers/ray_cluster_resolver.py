@@ -1,10 +1,11 @@
-"""``RayClusterResolver``: actors of Ray that find each other by name."""
+"""``RayClusterResolver``: Ray actors that find each other through a named actor."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from stratagem._src.cluster.address import Address
@@ -24,10 +25,11 @@ _log = logging.getLogger("stratagem")
 
 
 class RayClusterResolver(ClusterResolver):
-    """A resolver for tasks that are actors or tasks of Ray.
+    """A resolver for tasks that are Ray actors or Ray tasks.
 
-    Each makes one with its own place. When the cluster is asked for, it leaves its address with an actor
-    that is named after the group, and waits until all have done so. It needs ``stratagem[ray]``.
+    Each task creates one with its own type and id. When the cluster spec is requested, the resolver
+    registers its address with an actor that is named after the group, and waits until all tasks have
+    registered. Needs ``stratagem[ray]``.
 
     >>> from stratagem.distribute.cluster_resolver import RayClusterResolver
     >>> resolver = RayClusterResolver({"worker": 2}, task_type="worker", task_id=1)
@@ -35,11 +37,11 @@ class RayClusterResolver(ClusterResolver):
     ('worker', 1)
 
     Args:
-        jobs: How many tasks of each job there are.
+        jobs: The number of tasks of each job.
         task_type: The job of this task.
         task_id: The index of this task in its job.
-        group: What the tasks of one cluster have in common; two clusters need two.
-        timeout: Seconds until all must have come.
+        group: The name that the tasks of one cluster share; each cluster needs its own.
+        timeout: Seconds within which all tasks must register.
 
     Raises:
         TaskError: If there is no such task.
@@ -64,30 +66,30 @@ class RayClusterResolver(ClusterResolver):
         self._spec: ClusterSpec | None = None
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the addresses of all tasks, once all have come.
+        """Returns the addresses of all tasks, once all have registered.
 
         Raises:
-            CloudError: If some task does not come in time; it names those.
+            CloudError: If tasks do not register in time; it names them.
             ImportError: If Ray is not installed.
         """
         if self._spec is None:
-            self._spec = self._exchange()
+            self._spec = self._rendezvous()
         return self._spec
 
-    def _exchange(self) -> ClusterSpec:
+    def _rendezvous(self) -> ClusterSpec:
         ray = load_ray("RayClusterResolver")
-        # Held, so that nobody else gets it before this task listens.
+        # Reserved, so that no other process gets the port before this task listens.
         host = ray.util.get_node_ip_address()
         self._port = ReservedPorts(1, host)
         try:
-            return self._meet(ray, Address(host, *self._port))
+            return self._register(ray, Address(host, *self._port))
         except CloudError:
             self._port.close()
             raise
 
-    def _meet(self, ray: Any, own: Address) -> ClusterSpec:
+    def _register(self, ray: ModuleType, own: Address) -> ClusterSpec:
         address = str(own)
-        book = _book(ray, self._group)
+        book = _address_book(ray, self._group)
         mine = (self._task_type, self._task_id)
         deadline = time.monotonic() + self._timeout
         known: dict[Any, str] = ray.get(book.write.remote(mine, address))
@@ -96,7 +98,7 @@ class RayClusterResolver(ClusterResolver):
         while missing := [task for task in wanted if tuple(task) not in known]:
             if time.monotonic() > deadline:
                 raise CloudError(
-                    f"Every task of group {self._group!r} must come within {self._timeout:g} s, but "
+                    f"Every task of group {self._group!r} must register within {self._timeout:g} s, but "
                     f"{', '.join(map(str, missing))} did not. Start them with the same group and jobs."
                 )
             if notice.is_due():
@@ -109,17 +111,17 @@ class RayClusterResolver(ClusterResolver):
         )
 
 
-def _book(ray: Any, group: str) -> Any:
-    """Returns the actor that knows the addresses of a group; the first one that asks makes it."""
+def _address_book(ray: ModuleType, group: str) -> Any:
+    """Returns the actor with the addresses of a group; the first caller creates it."""
     name = f"stratagem-addresses-{group}"
     book = ray.remote(_AddressBook).options(name=name, get_if_exists=True, num_cpus=0).remote()
-    # It lives as long as the process that made it knows it: others may have to read it still.
+    # The actor lives as long as its creator holds a reference: other tasks may still have to read it.
     _books.append(book)
     return book
 
 
 class _AddressBook:
-    """Who is where."""
+    """The addresses of the tasks of a group, in a Ray actor."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], str] = {}

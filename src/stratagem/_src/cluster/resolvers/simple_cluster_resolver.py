@@ -1,4 +1,4 @@
-"""``SimpleClusterResolver``: a cluster that the caller describes."""
+"""``SimpleClusterResolver``: a resolver for a given cluster spec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["SimpleClusterResolver"]
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """A resolver that answers with what it was given.
+    """A resolver that returns the given values.
 
     >>> from stratagem.distribute.cluster_resolver import SimpleClusterResolver
     >>> from stratagem.train import ClusterSpec
@@ -22,17 +22,17 @@ class SimpleClusterResolver(ClusterResolver):
     >>> resolver.num_accelerators(), resolver.master("worker", 0)
     ({'GPU': 8}, 'grpc://w0:2222')
 
-    Differs from tf.distribute: without ``num_accelerators`` the local ones are counted, where
-    TensorFlow answers ``{}``.
+    Differs from tf.distribute: without ``num_accelerators`` the local accelerators are counted;
+    TensorFlow returns ``{}``.
 
     Args:
         cluster_spec: The cluster.
-        master: What ``master()`` answers when no task is asked for.
+        master: The result of ``master()`` without a task.
         task_type: The job of this task.
         task_id: The index of this task in its job.
-        environment: What ``environment`` answers.
-        num_accelerators: How many accelerators each task has, by kind.
-        rpc_layer: The protocol to put in front of addresses.
+        environment: The value of ``environment``.
+        num_accelerators: The number of accelerators of each task, by kind.
+        rpc_layer: The protocol prefix of addresses.
 
     Raises:
         TypeError: If ``cluster_spec`` is not a ``ClusterSpec`` or ``master`` not a string.
@@ -51,7 +51,7 @@ class SimpleClusterResolver(ClusterResolver):
         if not isinstance(cluster_spec, ClusterSpec):
             raise TypeError(
                 f"cluster_spec must be a ClusterSpec, got {type(cluster_spec).__name__}. "
-                "Use ClusterSpec(...) around it."
+                "Wrap it in ClusterSpec(...)."
             )
         if not isinstance(master, str):
             raise TypeError(f"master must be a string, got {type(master).__name__}.")
@@ -64,7 +64,7 @@ class SimpleClusterResolver(ClusterResolver):
         self._rpc_layer = rpc_layer
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the cluster that was given."""
+        """Returns the given cluster."""
         return self._cluster_spec
 
     def master(
@@ -73,7 +73,7 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Returns the URL of the task asked for, or the ``master`` that was given."""
+        """Returns the URL of the given task, or the ``master`` of the constructor."""
         address = self._master
         if task_type is not None and task_id is not None:
             address = self._cluster_spec.task_address(task_type, task_id)
@@ -85,12 +85,12 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: None = None,
     ) -> dict[str, int]:
-        """Returns the numbers that were given, for any task, or counts the local accelerators."""
+        """Returns the given numbers, for any task, or counts the local accelerators."""
         if self._num_accelerators is not None:
             return dict(self._num_accelerators)
         return super().num_accelerators(task_type, task_id, config_proto)
 
     @property
     def environment(self) -> str:
-        """The environment that was given."""
+        """The given environment."""
         return self._environment

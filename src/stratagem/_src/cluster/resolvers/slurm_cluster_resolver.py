@@ -15,10 +15,10 @@ __all__ = ["SlurmClusterResolver"]
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """A resolver that reads Slurm's variables, those of the step before those of the job.
+    """A resolver that reads Slurm's variables; those of the step take precedence over those of the job.
 
-    Ranks are given to jobs in alphabetical order, so a ``chief`` comes before the workers. Tasks on
-    one node listen on consecutive ports.
+    Jobs get ranks in alphabetical order, so a ``chief`` comes before the workers. Tasks on one node
+    listen on consecutive ports.
 
     >>> import os
     >>> from unittest import mock
@@ -34,23 +34,23 @@ class SlurmClusterResolver(ClusterResolver):
     ...     resolver.cluster_spec().as_dict(), resolver.get_task_info()
     ({'chief': ['n08:8888'], 'worker': ['n08:8889', 'n09:8888']}, ('worker', 1))
 
-    Differs from tf.distribute: the environment is never written. What TensorFlow puts into
-    ``CUDA_VISIBLE_DEVICES`` is ``local_device_ids``. Nodes are numbered in Slurm's order, not in
-    that of their names, and nodes without a GPU work.
+    Differs from tf.distribute: the environment is never modified; ``local_device_ids`` has the GPUs that
+    TensorFlow writes to ``CUDA_VISIBLE_DEVICES``. Nodes are numbered in Slurm's order, not sorted by
+    name, and nodes without a GPU work.
 
     Args:
         jobs: The number of tasks of each job; by default all are workers.
         port_base: The port of the first task on each node.
-        gpus_per_node: The number of GPUs on each node; by default what Slurm says of this one.
+        gpus_per_node: The number of GPUs on each node; by default Slurm's number for this node.
         gpus_per_task: The number of GPUs for each task; by default an even share.
         tasks_per_node: The number of tasks on each node, or a mapping from each host to it, in the
-            order of their ranks; by default what Slurm says.
-        auto_set_gpu: Whether ``local_device_ids`` shares out the node's GPUs between its tasks.
-        rpc_layer: The protocol to put in front of addresses.
+            order of their ranks; by default Slurm's.
+        auto_set_gpu: Whether ``local_device_ids`` divides the node's GPUs between its tasks.
+        rpc_layer: The protocol prefix of addresses.
 
     Raises:
-        EnvironmentVariableError: When asked something that a missing or malformed variable tells.
-        SlurmAllocationError: When the tasks of ``jobs`` or the GPUs do not fit the allocation.
+        EnvironmentVariableError: If a needed variable is missing or malformed, on access.
+        SlurmAllocationError: If the tasks of ``jobs`` or the GPUs do not fit the allocation, on access.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SlurmClusterResolver(ClusterResolver):
         self._rpc_layer = rpc_layer
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the cluster that Slurm's variables describe."""
+        """Returns the cluster from Slurm's variables."""
         step = self._step()
         addresses = [str(Address(host, self._port_base + local)) for host, local in step.tasks]
         cluster: dict[str, list[str]] = {}
@@ -86,9 +86,9 @@ class SlurmClusterResolver(ClusterResolver):
 
     @property
     def local_device_ids(self) -> tuple[int, ...] | None:
-        """Which of the node's GPUs this task should use; ``None`` to use all it sees.
+        """The GPUs of the node that this task should use; ``None`` to use all visible ones.
 
-        Where Slurm has already narrowed what the task sees to its share, that is all of it.
+        If Slurm has already restricted the visible GPUs to the task's share, the task uses all of them.
         """
         step = self._step()
         per_task = self._count_gpus_per_task(step)
@@ -122,7 +122,7 @@ class SlurmClusterResolver(ClusterResolver):
             sizes = {"worker": len(step.tasks)}
         if sum(sizes.values()) != len(step.tasks):
             raise SlurmAllocationError(
-                f"jobs must have as many tasks as Slurm's nodes have, got {sum(sizes.values())} in "
+                f"jobs must have as many tasks as Slurm's nodes, got {sum(sizes.values())} in "
                 f"{sizes} and {len(step.tasks)} on the nodes. Change jobs or srun --ntasks."
             )
         return [Task(job, index) for job, size in sizes.items() for index in range(size)]
@@ -133,12 +133,12 @@ class SlurmClusterResolver(ClusterResolver):
     def _count_gpus_per_task(self, step: SlurmStep) -> int:
         on_node = self._count_gpus_on_node()
         if self._gpus_per_task is None:
-            return on_node // max(1, step.most_tasks_per_node)
-        wanted = self._gpus_per_task * step.most_tasks_per_node
+            return on_node // max(1, step.max_tasks_per_node)
+        wanted = self._gpus_per_task * step.max_tasks_per_node
         if wanted > on_node:
             raise SlurmAllocationError(
                 f"The tasks of a node must not need more GPUs than it has, got "
-                f"{step.most_tasks_per_node} tasks with {self._gpus_per_task} each and {on_node} "
+                f"{step.max_tasks_per_node} tasks with {self._gpus_per_task} each and {on_node} "
                 "GPUs. Lower gpus_per_task or the tasks per node."
             )
         return self._gpus_per_task

@@ -1,4 +1,4 @@
-"""The two short notations of Slurm's variables: host lists and tasks per node."""
+"""Parses the compact notations of Slurm's variables: host lists and tasks per node."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _REPEATED = re.compile(r"(?P<count>\d{1,9})(?:\(x(?P<times>\d{1,9})\))?", re.ASC
 
 
 def expand_host_list(host_list: str) -> list[str]:
-    """Returns the hosts that a Slurm host list names, in order.
+    """Returns the hosts of a Slurm host list, in order.
 
-    Numbers keep their leading zeros, and several groups in one name give every combination.
+    Numbers keep their leading zeros, and several groups in one name produce every combination.
 
     >>> from stratagem._src.cluster import expand_host_list
     >>> expand_host_list("n[1-2],m5,o[3-4,6]")
@@ -77,7 +77,7 @@ def _expand_name(name: str, host_list: str) -> list[str]:
     while position < len(name) or not pieces:
         found = _PIECE.match(name, position)
         if not found:
-            raise _bad_host_list(host_list, f"{name!r} is no host name")
+            raise _bad_host_list(host_list, f"{name!r} is not a host name")
         ranges = found["ranges"]
         pieces.append([found["text"]] if ranges is None else _numbers(ranges, host_list))
         num_hosts = (num_hosts or 1) * len(pieces[-1])
@@ -92,7 +92,7 @@ def _numbers(ranges: str, host_list: str) -> list[str]:
     for part in ranges.split(","):
         found = _RANGE.fullmatch(part)
         if not found:
-            raise _bad_host_list(host_list, f"{part!r} is no range")
+            raise _bad_host_list(host_list, f"{part!r} is not a range")
         first, last = int(found["first"]), int(found["last"] or found["first"])
         if last < first or last - first >= _MAX_NODES:
             raise _bad_host_list(host_list, f"{part!r} is not an ascending range of hosts")

@@ -1,4 +1,4 @@
-"""``SlurmStep``: what Slurm's variables say about the step this process belongs to."""
+"""``SlurmStep``: the Slurm step of this process, from Slurm's variables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from stratagem._src.cluster.resolvers.slurm_expressions import (
 __all__ = ["SlurmStep", "read_num_gpus"]
 
 _FIX = "Start the program with srun."
-# A step's variables come first: a job's describe all of it, of which srun may use a part.
+# The variables of the step come first: those of the job describe the whole allocation, and srun may use
+# only a part of it.
 _NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 _NUM_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _MAX_TASKS = 2**20
@@ -35,7 +36,7 @@ _TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 
 @dataclass(frozen=True)
 class SlurmStep:
-    """The tasks of a Slurm step: host and number on the host of each, by rank.
+    """The tasks of a Slurm step: the host and local rank of each, by rank.
 
     >>> from stratagem._src.cluster.resolvers.slurm_step import SlurmStep
     >>> SlurmStep.lay_out({"a": 2, "b": 1}, cyclic=True).tasks
@@ -43,19 +44,19 @@ class SlurmStep:
     """
 
     tasks: tuple[tuple[str, int], ...]
-    most_tasks_per_node: int
+    max_tasks_per_node: int
 
     @classmethod
     def lay_out(cls, tasks_per_node: Mapping[str, int], *, cyclic: bool = False) -> SlurmStep:
-        """Returns the step with nodes filled one after the other, or in turn if cyclic."""
+        """Returns the step with nodes filled one after the other, or round-robin if cyclic."""
         tasks = [(host, local) for host, count in tasks_per_node.items() for local in range(count)]
         if cyclic:
-            tasks.sort(key=lambda task: task[1])  # stable: hosts keep their order within a round
+            tasks.sort(key=lambda task: task[1])  # stable: hosts keep their order in each round
         return cls(tuple(tasks), max(tasks_per_node.values(), default=0))
 
     @classmethod
     def read(cls, tasks_per_node: int | Mapping[str, int] | None) -> SlurmStep:
-        """Returns the step that the environment describes; the argument replaces its counts."""
+        """Reads the step from the environment; the argument overrides its counts."""
         if isinstance(tasks_per_node, Mapping):
             return cls.lay_out(tasks_per_node, cyclic=_is_cyclic())
         hosts = _read_hosts()
@@ -70,7 +71,7 @@ class SlurmStep:
         return read_integer("SLURM_PROCID", "this task's rank", _FIX, below=len(self.tasks))
 
     def check_num_tasks(self) -> None:
-        """Raises if Slurm gives another number of tasks than it has put on the nodes."""
+        """Raises if Slurm's number of tasks differs from the number of tasks on its nodes."""
         variable = first_set(*_NUM_TASKS) or _NUM_TASKS[0]
         number = read_integer(variable, "the number of tasks", _FIX, minimum=1)
         if number != len(self.tasks):
@@ -115,17 +116,17 @@ def _read_tasks_per_node(num_hosts: int) -> list[int]:
     if len(counts) != num_hosts:
         raise EnvironmentVariableError(variable, text, f"the tasks of each of {num_hosts} nodes")
     if sum(counts) > _MAX_TASKS:
-        raise EnvironmentVariableError(variable, text, f"at most {_MAX_TASKS} tasks in all")
+        raise EnvironmentVariableError(variable, text, f"at most {_MAX_TASKS} tasks in total")
     return counts
 
 
 def _is_cyclic() -> bool:
-    # As in block, cyclic:block or block:cyclic,Pack: the part before the colon is about nodes.
+    # Examples: block, cyclic:block, block:cyclic,Pack. The part before the colon describes nodes.
     text = os.environ.get("SLURM_DISTRIBUTION", "") or "block"
     over_nodes = text.split(":")[0].split(",")[0].strip().lower()
     if over_nodes not in ("block", "cyclic", "*"):
         raise SlurmAllocationError(
-            f"SLURM_DISTRIBUTION must be block or cyclic to tell which rank runs where, "
+            f"SLURM_DISTRIBUTION must be block or cyclic to determine the host of each rank, "
             f"got {text!r}. Use srun --distribution=block, or describe the cluster in TF_CONFIG."
         )
     return over_nodes == "cyclic"

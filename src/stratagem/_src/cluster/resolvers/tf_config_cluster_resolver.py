@@ -1,4 +1,4 @@
-"""``TFConfigClusterResolver``: a cluster described by the ``TF_CONFIG`` variable."""
+"""``TFConfigClusterResolver``: reads the cluster from the ``TF_CONFIG`` variable."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class TFConfigClusterResolver(ClusterResolver):
     Args:
         task_type: The job of this task.
         task_id: The index of this task in its job.
-        rpc_layer: The protocol to put in front of addresses.
-        environment: What ``environment`` answers.
+        rpc_layer: The protocol prefix of addresses.
+        environment: The value of ``environment``.
 
     Raises:
-        EnvironmentVariableError: When asked something while ``TF_CONFIG`` is malformed.
+        EnvironmentVariableError: If ``TF_CONFIG`` is malformed, on access.
     """
 
     @property
@@ -62,11 +62,11 @@ class TFConfigClusterResolver(ClusterResolver):
         self._environment = environment
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the cluster that ``TF_CONFIG`` describes, empty if it describes none."""
+        """Returns the cluster in ``TF_CONFIG``; empty if it has none."""
         config = _load()
         cluster = config.get("cluster", {})
         if "cluster" not in config and _needs_others(self.task_type, self.task_id):
-            # A process that works alone because of a misspelt key would train a model of its own.
+            # With a misspelt key the process would otherwise train a separate model alone.
             raise _malformed(f"a 'cluster' that has its 'task', as in {_EXAMPLE}")
         try:
             return ClusterSpec(cluster)
@@ -79,7 +79,7 @@ class TFConfigClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Returns the URL of a task; ``""`` if there is only one; ``session_master`` if given."""
+        """Returns the URL of a task; ``""`` if there is only one task; ``session_master`` if given."""
         session_master = _load().get("session_master")
         if session_master is not None:
             return str(session_master)
@@ -90,7 +90,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
     @property
     def environment(self) -> str:
-        """The environment that was given."""
+        """The given environment."""
         return self._environment or ""
 
     def _find_task_type(self) -> str | None:
@@ -115,7 +115,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _needs_others(task_type: str | None, task_id: int | None) -> bool:
-    """Returns whether a task makes no sense without a cluster, as that of an evaluator does."""
+    """Returns whether a task needs a cluster; an evaluator, for example, does not."""
     return task_type in ("worker", "ps") or bool(task_id)
 
 

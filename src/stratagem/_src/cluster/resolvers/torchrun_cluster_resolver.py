@@ -1,4 +1,4 @@
-"""``TorchrunClusterResolver``: processes started by torchrun, or in its style."""
+"""``TorchrunClusterResolver``: processes with the variables of torchrun."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FIX = "Start the program with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR an
 class TorchrunClusterResolver(CoordinatorOnlyResolver):
     """A resolver that reads ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``.
 
-    ``LOCAL_RANK`` selects the accelerator of this process where several share a machine. Process 0
-    listens on ``MASTER_PORT``, or on the port after it where torchrun has taken that one for its
-    own store, as ``TORCHELASTIC_USE_AGENT_STORE`` says.
+    ``LOCAL_RANK`` selects the accelerator of this process if several share a machine. Process 0 listens
+    on ``MASTER_PORT``, or on the next port if torchrun uses ``MASTER_PORT`` for its own store, which
+    ``TORCHELASTIC_USE_AGENT_STORE`` indicates.
 
     >>> import os
     >>> from unittest import mock
@@ -31,7 +31,7 @@ class TorchrunClusterResolver(CoordinatorOnlyResolver):
     (3, 8, 'node0:29500')
 
     Args:
-        coordinator_port: The port on which process 0 listens, the same in every process.
+        coordinator_port: The port of process 0, the same in every process.
     """
 
     def __init__(self, coordinator_port: int | None = None) -> None:
@@ -39,7 +39,7 @@ class TorchrunClusterResolver(CoordinatorOnlyResolver):
 
     @property
     def coordinator_address(self) -> str:
-        """Where process 0 listens."""
+        """The address of process 0."""
         host = read_text("MASTER_ADDR", "the host of process 0", _FIX)
         try:
             return str(Address(host, self._port()))
@@ -50,12 +50,12 @@ class TorchrunClusterResolver(CoordinatorOnlyResolver):
 
     @property
     def num_processes(self) -> int:
-        """What ``WORLD_SIZE`` holds."""
+        """The value of ``WORLD_SIZE``."""
         return read_integer("WORLD_SIZE", "the number of processes", _FIX, minimum=1)
 
     @property
     def local_device_ids(self) -> tuple[int, ...] | None:
-        """The accelerator ``LOCAL_RANK``; all of them where this process has the machine alone."""
+        """The accelerator ``LOCAL_RANK``; all if this process is alone on the machine."""
         if not is_set("LOCAL_RANK"):
             return None
         size = None
@@ -72,6 +72,6 @@ class TorchrunClusterResolver(CoordinatorOnlyResolver):
     def _port(self) -> int:
         if self._coordinator_port is not None:
             return self._coordinator_port
-        # One below the last port, because the next one may be needed.
+        # At most one below the last port, because the next port may be used.
         port = read_integer("MASTER_PORT", "a port", _FIX, minimum=1, below=65535)
         return port + (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")

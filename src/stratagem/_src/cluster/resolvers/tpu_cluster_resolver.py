@@ -8,27 +8,27 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import TaskError, UnsupportedTPUFeatureError
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver, format_master_url
-from stratagem._src.cluster.resolvers.google_cloud import Credentials
+from stratagem._src.cluster.resolvers.google_cloud import Credentials, Service
 from stratagem._src.cluster.resolvers.tpu_hosts import TPUHosts, find_tpu
 from stratagem._src.cluster.resolvers.tpu_system_metadata import TPUSystemMetadata, attached_devices
 
 __all__ = ["TPUClusterResolver"]
 
-# What JAX uses on Cloud TPUs: the runtime itself has taken 8470 and its neighbours.
+# The port that JAX uses on Cloud TPUs: the runtime itself occupies 8470 and the following ports.
 _COORDINATOR_PORT = 8482
 
 
 class TPUClusterResolver(ClusterResolver):
-    """A resolver for the hosts of a TPU, found by its name, its addresses, or from where it runs.
+    """A resolver for the hosts of a TPU, found by its name, its addresses, or the environment.
 
-    Without ``tpu`` the first of these counts: the variables ``KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS``,
+    Without ``tpu`` the first of these is used: the variables ``KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS``,
     ``TPU_PROCESS_ADDRESSES`` and ``TPU_WORKER_HOSTNAMES``, which list hosts, ``TPU_NAME`` and
     ``TPU_CONFIG``, which name a TPU, and the metadata server of a TPU machine. A name is looked up
     with the Cloud TPU API, version 2.
 
-    On JAX every host of a TPU runs the program. ``task_id`` is therefore this host's number, from
-    ``TPU_WORKER_ID`` or the metadata, 0 if neither tells, and ``num_accelerators`` counts this
-    host's devices. JAX starts TPUs by itself, so there is no system to initialize.
+    On JAX every host of a TPU runs the program. Therefore ``task_id`` is this host's index, from
+    ``TPU_WORKER_ID`` or the metadata, otherwise 0, and ``num_accelerators`` counts this host's devices.
+    JAX initializes TPUs itself.
 
     >>> from stratagem.distribute.cluster_resolver import TPUClusterResolver
     >>> resolver = TPUClusterResolver("grpc://10.0.0.1:8470,grpc://10.0.0.2:8470")
@@ -39,19 +39,18 @@ class TPUClusterResolver(ClusterResolver):
 
     Args:
         tpu: The name of a TPU, ``grpc://`` addresses separated by commas, or ``"local"`` for a TPU
-            of this machine alone.
+            of only this machine.
         zone: The zone of a named TPU; by default that of this machine.
         project: The project of a named TPU; by default that of this machine.
-        job_name: The job that the hosts are.
-        coordinator_name: A further job of one task to add to the cluster spec.
+        job_name: The job of the hosts.
+        coordinator_name: An additional job of one task for the cluster spec.
         coordinator_address: The address of that task.
         credentials: ``"default"`` for the service account of this machine, ``None`` for none, or a
             function that returns an access token.
-        service: A ``googleapiclient`` service for ``tpu``, used in place of REST calls and
+        service: A ``googleapiclient`` service for ``tpu``, used instead of REST calls and
             ``credentials``.
-        discovery_url: A URL on the server of the API, where it is not Google's.
-        platform: Which of JAX's platforms the TPU's cores are; ``"cpu"`` to have virtual CPU devices
-            stand in for them.
+        discovery_url: A URL on the server of the API, if it is not Google's.
+        platform: The JAX platform of the TPU's cores; ``"cpu"`` to use virtual CPU devices instead.
 
     Raises:
         ValueError: If ``tpu`` lists none or several names, or ``coordinator_name`` has no address.
@@ -66,7 +65,7 @@ class TPUClusterResolver(ClusterResolver):
         coordinator_name: str | None = None,
         coordinator_address: str | None = None,
         credentials: Credentials = "default",
-        service: Any = None,
+        service: Service = None,
         discovery_url: str | None = None,
         *,
         platform: str = "tpu",
@@ -91,10 +90,10 @@ class TPUClusterResolver(ClusterResolver):
     def connect(
         tpu: str | list[str] | None = None, zone: str | None = None, project: str | None = None
     ) -> TPUClusterResolver:
-        """Returns a resolver after checking that its TPU can be used from here.
+        """Returns a resolver after checking that its TPU can be used from this machine.
 
-        With one host that starts JAX's TPU backend. With several, it checks that the TPU is ready:
-        the strategy must join the hosts before a backend starts.
+        With one host the check starts JAX's TPU backend. With several, it only checks that the TPU is
+        ready: the strategy must join the hosts before a backend starts.
 
         Raises:
             CloudError: If the TPU is not ready, or none is attached to this machine.
@@ -105,7 +104,7 @@ class TPUClusterResolver(ClusterResolver):
         return resolver
 
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the hosts of the TPU, empty for a local one.
+        """Returns the hosts of the TPU; empty for a local one.
 
         Raises:
             CloudResourceNotFoundError: If there is no TPU of that name.
@@ -122,7 +121,7 @@ class TPUClusterResolver(ClusterResolver):
     ) -> str:
         """Returns the URL of a host; ``""`` for a local TPU.
 
-        By default it is that of the first host, or of the one that ``task_id`` was set to.
+        By default it is the URL of the first host, or of the host with the ``task_id`` that was set.
         """
         spec = self.cluster_spec()
         if not spec:
@@ -137,7 +136,7 @@ class TPUClusterResolver(ClusterResolver):
         return self.master()
 
     def get_job_name(self) -> str | None:
-        """Returns the job that the hosts are."""
+        """Returns the job of the hosts."""
         return self.task_type
 
     def get_coordination_service_leader(self) -> str:
@@ -145,7 +144,7 @@ class TPUClusterResolver(ClusterResolver):
         return f"/job:{self.get_job_name()}/task:0"
 
     def get_tpu_system_metadata(self) -> TPUSystemMetadata:
-        """Returns facts about the TPUs that JAX sees, which starts its backend.
+        """Returns metadata of the TPUs that JAX sees. It starts the JAX backend.
 
         Raises:
             CloudError: If none is attached to this machine.
@@ -155,36 +154,36 @@ class TPUClusterResolver(ClusterResolver):
     def set_tpu_topology(self, serialized_tpu_topology: bytes) -> None:
         """Raises: JAX reads the topology from the devices."""
         raise UnsupportedTPUFeatureError(
-            "The topology of a TPU cannot be set: JAX reads it from the devices. Leave out "
-            "set_tpu_topology, and look at the coords of jax.devices()."
+            "The topology of a TPU cannot be set: JAX reads it from the devices. Remove "
+            "set_tpu_topology, and use the coords of jax.devices()."
         )
 
     @property
     def tpu_hardware_feature(self) -> Any:
         """Raises: JAX has no such description."""
         raise UnsupportedTPUFeatureError(
-            "tpu_hardware_feature has no counterpart on JAX. Look at device_kind of jax.devices()."
+            "tpu_hardware_feature has no counterpart on JAX. Use device_kind of jax.devices()."
         )
 
     @property
     def platform(self) -> str:
-        """Which of JAX's platforms the TPU's cores are."""
+        """The JAX platform of the TPU's cores."""
         return self._platform
 
     @property
     def coordinator_address(self) -> str | None:
-        """Where host 0 listens for JAX's processes; ``None`` for a local TPU."""
+        """The address of host 0 for JAX's processes; ``None`` for a local TPU."""
         addresses = self._hosts().addresses()
         return str(Address(addresses[0].host, _COORDINATOR_PORT)) if addresses else None
 
     @property
     def num_processes(self) -> int:
-        """How many hosts the TPU has."""
+        """The number of hosts of the TPU."""
         return max(1, len(self._hosts().addresses()))
 
     @property
     def process_id(self) -> int:
-        """The number of this host."""
+        """The index of this host."""
         task_id = self.task_id or 0
         if task_id >= self.num_processes:
             raise TaskError(
@@ -197,7 +196,7 @@ class TPUClusterResolver(ClusterResolver):
         return find_tpu(*self._description)
 
     def _find_task_id(self) -> int:
-        return self._hosts().own_number()
+        return self._hosts().own_index()
 
     def _count_accelerators(self) -> dict[str, int]:
         return {"TPU": super()._count_accelerators().get("TPU", 0)}

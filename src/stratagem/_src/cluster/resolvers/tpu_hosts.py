@@ -1,4 +1,4 @@
-"""Where the hosts of a TPU are found: given, in the environment, at the API, in the metadata."""
+"""Finds the hosts of a TPU: in the arguments, the environment, the Cloud TPU API or the metadata server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from stratagem._src.cluster.errors import (
     ClusterSpecError,
     EnvironmentVariableError,
 )
-from stratagem._src.cluster.resolvers.google_cloud import Credentials, GoogleApi, read_metadata
+from stratagem._src.cluster.resolvers.google_cloud import (
+    Credentials,
+    GoogleApi,
+    Service,
+    read_metadata,
+)
 
 __all__ = ["ListedTPU", "MetadataTPU", "NamedTPU", "TPUHosts", "find_tpu"]
 
@@ -32,32 +37,32 @@ class TPUHosts(Protocol):
     """The hosts of one TPU."""
 
     def addresses(self) -> list[Address]:
-        """Returns the address of each host, in order; none for a TPU of this machine alone."""
+        """Returns the address of each host, in order; none for a TPU of only this machine."""
 
-    def own_number(self) -> int:
-        """Returns which of the hosts this machine is."""
+    def own_index(self) -> int:
+        """Returns the index of this machine among the hosts."""
 
 
 class ListedTPU:
-    """Hosts that are known already."""
+    """A TPU with given hosts."""
 
     def __init__(self, addresses: list[Address]) -> None:
         self._addresses = addresses
 
     def addresses(self) -> list[Address]:
-        """Returns the addresses that were given."""
+        """Returns the given addresses."""
         return self._addresses
 
-    def own_number(self) -> int:
-        """Returns what ``TPU_WORKER_ID`` holds, or 0."""
+    def own_index(self) -> int:
+        """Returns the value of ``TPU_WORKER_ID``, or 0."""
         return _read_worker_id() or 0
 
 
 class NamedTPU:
-    """A TPU that the Cloud TPU API knows by name."""
+    """A TPU that the Cloud TPU API finds by name."""
 
     def __init__(
-        self, name: str, zone: str | None, project: str | None, api: GoogleApi, service: Any
+        self, name: str, zone: str | None, project: str | None, api: GoogleApi, service: Service
     ) -> None:
         self._name = name
         self._zone = zone
@@ -76,7 +81,7 @@ class NamedTPU:
         if node.get("state") != "READY":
             raise CloudError(
                 f"TPU {self._name!r} must be in the state READY, got {node.get('state')}"
-                f"{_because(node)}. Wait until it is, or start it."
+                f"{_because(node)}. Wait until it is ready, or start it."
             )
         # Version 1 of the API has the address of a single host in the node itself.
         endpoints = node.get("networkEndpoints") or [node]
@@ -87,11 +92,11 @@ class NamedTPU:
             ]
         except (KeyError, ValueError) as error:
             raise CloudError(
-                f"The API must give an address for every host of TPU {self._name!r}: {error}."
+                f"The API must return an address for every host of TPU {self._name!r}: {error}."
             ) from None
 
-    def own_number(self) -> int:
-        """Returns what ``TPU_WORKER_ID`` holds, or 0."""
+    def own_index(self) -> int:
+        """Returns the value of ``TPU_WORKER_ID``, or 0."""
         return _read_worker_id() or 0
 
     def _node(self) -> dict[str, Any]:
@@ -112,13 +117,13 @@ class NamedTPU:
 
 
 class MetadataTPU:
-    """The TPU that this machine belongs to, as its metadata server says."""
+    """The TPU of this machine, from its metadata server."""
 
     def addresses(self) -> list[Address]:
         """Returns the hosts of this machine's TPU.
 
         Raises:
-            CloudResourceNotFoundError: If this machine belongs to no TPU.
+            CloudResourceNotFoundError: If this machine is not part of a TPU.
         """
         try:
             text = read_metadata("instance/attributes/worker-network-endpoints")
@@ -127,7 +132,7 @@ class MetadataTPU:
                 "Please provide a TPU name: none was given, no variable names one, and this "
                 f"machine's metadata lists no TPU hosts ({error})."
             ) from None
-        # Either host names, or name:id:address of each host.
+        # The value lists either host names, or name:id:address of each host.
         hosts = [part.strip().split(":")[-1] for part in text.split(",")]
         try:
             return [Address(host, _RUNTIME_PORT) for host in hosts]
@@ -136,8 +141,8 @@ class MetadataTPU:
                 f"worker-network-endpoints must list TPU hosts, got {text!r}: {error}"
             ) from None
 
-    def own_number(self) -> int:
-        """Returns what ``TPU_WORKER_ID`` or the metadata's ``agent-worker-number`` holds."""
+    def own_index(self) -> int:
+        """Returns the value of ``TPU_WORKER_ID`` or of the metadata's ``agent-worker-number``."""
         number = _read_worker_id()
         if number is not None:
             return number
@@ -152,10 +157,10 @@ def find_tpu(
     zone: str | None,
     project: str | None,
     credentials: Credentials,
-    service: Any,
+    service: Service,
     discovery_url: str | None,
 ) -> TPUHosts:
-    """Returns where the hosts of a TPU are to be found, without asking anybody yet."""
+    """Returns the source of the hosts of a TPU, without a network request."""
     if isinstance(tpu, list):
         if len(tpu) != 1:
             raise ValueError(f"tpu must name one TPU, got {tpu}.")

@@ -1,4 +1,4 @@
-"""``TPUSystemMetadata``: how many cores and hosts a TPU has."""
+"""``TPUSystemMetadata``: the number of cores and hosts of a TPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["TPUSystemMetadata", "attached_devices"]
 
 @dataclass(frozen=True)
 class TPUSystemMetadata:
-    """Facts about the TPUs that JAX sees on all hosts together.
+    """Metadata of the TPUs that JAX sees on all hosts.
 
-    A core is what JAX calls a device. The topology is ``None``, as in TensorFlow unless it is asked
-    for: see the ``coords`` of each device.
+    A core is a JAX device. The topology is ``None``, as in TensorFlow unless it is requested: use the
+    ``coords`` of each device.
 
     >>> from stratagem.tpu.experimental import TPUSystemMetadata
     >>> TPUSystemMetadata.of_devices([]).num_cores
@@ -35,7 +35,7 @@ class TPUSystemMetadata:
 
     @classmethod
     def of_devices(cls, devices: Sequence[jax.Device]) -> TPUSystemMetadata:
-        """Returns the facts about these devices.
+        """Returns the metadata of devices.
 
         Raises:
             CloudError: If hosts differ in their number of devices.
@@ -55,12 +55,12 @@ class TPUSystemMetadata:
 
 
 def attached_devices(platform: str) -> list[jax.Device]:
-    """Returns the devices of a platform on all hosts, which starts the JAX backend.
+    """Returns the devices of a platform on all hosts. It starts the JAX backend.
 
     Raises:
         CloudError: If this machine has none.
     """
-    import jax  # here, because importing the cluster room must not import JAX
+    import jax  # imported here, because importing this package must not import JAX
 
     try:
         return jax.devices(platform)

@@ -1,4 +1,4 @@
-"""``UnionResolver``: several resolvers seen as one."""
+"""``UnionResolver``: combines several resolvers into one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["UnionClusterResolver", "UnionResolver"]
 class UnionResolver(ClusterResolver):
     """A resolver whose cluster has the tasks of several others.
 
-    Where every resolver lists all tasks of a job, the lists are concatenated in order. Where one
-    names only some tasks by index, tasks keep their indices, and two with the same one are an
-    error. The task type, task id and protocol are those of the first resolver that has one; the
-    accelerators and the environment are the first resolver's.
+    If every resolver lists all tasks of a job, the lists are concatenated in order. If one names only some
+    tasks by index, tasks keep their indices, and duplicate indices are an error. The task type, task id and
+    protocol are those of the first resolver that has one; the accelerators and the environment are the
+    first resolver's.
 
     >>> from stratagem.distribute.cluster_resolver import SimpleClusterResolver, UnionResolver
     >>> from stratagem.train import ClusterSpec
@@ -73,7 +73,7 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Returns the URL of the task asked for, or the first resolver's ``master``."""
+        """Returns the URL of the given task, or the first resolver's ``master``."""
         if task_type is not None and task_id is not None:
             address = self.cluster_spec().task_address(task_type, task_id)
             return format_master_url(address, rpc_layer or self.rpc_layer)

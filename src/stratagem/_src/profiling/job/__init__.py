@@ -1,1 +1,1 @@
-"""``sg.profiler``: what all processes of a job do, recorded and put on one time line."""
+"""``sg.profiler``: profiles all processes of a job on one timeline."""

@@ -1,4 +1,4 @@
-"""``start``, ``stop`` and ``Profile``: a profile of all processes of a job."""
+"""``start``, ``stop`` and ``Profile``: profile all processes of a job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _running: _JobProfile | None = None
 
 
 class _JobProfile:
-    """A profile that runs: of this process, and of those that a coordinator in it directs."""
+    """A running profile of this process, and of the workers and servers of its coordinator."""
 
     def __init__(self, logdir: Path, options: ProfilerOptions) -> None:
         self._logdir = logdir
@@ -41,18 +41,18 @@ class _JobProfile:
             raise
 
     def discard(self) -> None:
-        """Ends without a file."""
+        """Ends the profile without writing it."""
         self._own.end(self._task)
         self._remote.collect()
 
     def save(self, *, together: bool) -> Path | None:
-        """Ends, writes what was recorded, and puts it on one time line.
+        """Ends the profile, writes the records, and merges them into one timeline.
 
         Args:
-            together: Whether the other workers in step do so, too.
+            together: Whether the other synchronous workers do so at the same time.
 
         Returns:
-            The time line, where it is written: by the leader.
+            The file of the timeline, in the leader; otherwise ``None``.
         """
         joined = joined_cluster()
         if joined is not None:
@@ -78,8 +78,8 @@ class _JobProfile:
         ]
         if missing:
             _logger.warning(
-                "%s is without %s, whose files are not in %s. Give all workers a directory that they "
-                "share, or copy the files there and call: stratagem timeline %s",
+                "%s lacks %s, whose files are not in %s. Use a directory that all workers share, or copy "
+                "the files there and run: stratagem timeline %s",
                 merged,
                 ", ".join(missing),
                 run,
@@ -89,17 +89,17 @@ class _JobProfile:
 
 
 def _new_run(folder: Path) -> str:
-    """Returns a name that no run has."""
+    """Returns a new name for a run."""
     now = time.strftime("%Y_%m_%d_%H_%M_%S")
     names = itertools.chain([now], (f"{now}_{number}" for number in itertools.count(2)))
     return next(name for name in names if not (folder / name).exists())
 
 
 def start(logdir: str | os.PathLike[str], options: ProfilerOptions | None = None) -> None:
-    """Begins to record what the processes of this job do.
+    """Starts profiling the processes of this job.
 
-    Each worker in step calls it, at the same step; a coordinator has its workers and parameter servers
-    recorded, too.
+    Every synchronous worker calls it, at the same step; a coordinator also profiles its workers and
+    parameter servers.
 
     >>> import os, tempfile
     >>> import jax.numpy as jnp
@@ -114,13 +114,13 @@ def start(logdir: str | os.PathLike[str], options: ProfilerOptions | None = None
     'plugins'
 
     Args:
-        logdir: Where ``stop`` writes; all workers must reach it, as a directory of checkpoints.
-        options: How much is recorded.
+        logdir: The directory for ``stop``; all workers must share it, like a checkpoint directory.
+        options: The tracer levels.
 
     Raises:
-        ProfileError: If this process is recorded already.
+        ProfileError: If this process is profiled already.
 
-    Differs from tf.distribute: other processes are recorded, too.
+    Differs from tf.distribute: other processes are profiled as well.
     """
     global _running
     with _lock:
@@ -128,11 +128,11 @@ def start(logdir: str | os.PathLike[str], options: ProfilerOptions | None = None
 
 
 def stop(save: bool = True) -> Path | None:
-    """Ends the profile, and writes it for TensorBoard and Perfetto.
+    """Stops the profile, and writes it for TensorBoard and Perfetto.
 
-    Below the directory that ``start`` was given, ``plugins/profile/<run>`` has a record of every task,
-    where TensorBoard's profile plugin looks, and ``<run>.trace.json.gz`` has all of them on one time line,
-    for https://ui.perfetto.dev or ``chrome://tracing``.
+    In the directory of ``start``, ``plugins/profile/<run>`` has a record of every task, where TensorBoard's
+    profile plugin finds it, and ``<run>.trace.json.gz`` has all of them on one timeline, for
+    https://ui.perfetto.dev or ``chrome://tracing``.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -140,14 +140,14 @@ def stop(save: bool = True) -> Path | None:
     >>> sg.profiler.stop(save=False)  # nothing worth keeping
 
     Args:
-        save: Whether anything is written.
+        save: Whether to write the profile.
 
     Returns:
-        The file with the time line; ``None`` in workers other than the leader.
+        The file of the timeline; ``None`` in workers other than the leader.
 
     Raises:
-        ProfileError: If no profile runs.
-        OSError: If it cannot be written.
+        ProfileError: If no profile is running.
+        OSError: If the profile cannot be written.
     """
     return _end(save=save, together=True)
 
@@ -157,7 +157,7 @@ def _end(*, save: bool, together: bool) -> Path | None:
     with _lock:
         running, _running = _running, None
     if running is None:
-        raise ProfileError("A profile must run to be stopped: call sg.profiler.start first.")
+        raise ProfileError("No profile is running. Call sg.profiler.start first.")
     if save:
         return running.save(together=together)
     running.discard()
@@ -165,9 +165,9 @@ def _end(*, save: bool, together: bool) -> Path | None:
 
 
 class Profile:
-    """Records a block, as ``start`` and ``stop`` around it do.
+    """Profiles a block, like ``start`` and ``stop`` around it.
 
-    If the block raises, a worker writes what it has, and does not wait for others.
+    If the block raises, a worker writes its own profile and does not wait for others.
 
     >>> import tempfile
     >>> import jax.numpy as jnp
@@ -178,11 +178,11 @@ class Profile:
     True
 
     Args:
-        logdir: As of ``start``.
-        options: As of ``start``.
+        logdir: See ``start``.
+        options: See ``start``.
 
     Attributes:
-        timeline: What ``stop`` returned, after the block.
+        timeline: The result of ``stop``, after the block.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``RemoteProfiles``: the profiles of workers and parameter servers, from the coordinator's process."""
+"""``RemoteProfiles``: profiles workers and parameter servers from the coordinator's process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stratagem._src.parameter_server.coordinator.cluster_coordinator import Coor
 from stratagem._src.process.background import Background
 from stratagem._src.process.host_identity import boot_id
 from stratagem._src.profiling.task.clock import (
-    ClockDifference,
-    ClockQuestion,
+    ClockOffset,
+    ClockSample,
     now_ns,
-    quickest,
+    offset_from_round_trips,
 )
 from stratagem._src.profiling.task.options import ProfilerOptions
 from stratagem._src.profiling.task.profile_service import CLOCK, PROCESS, START, STOP
@@ -31,20 +31,20 @@ __all__ = ["RemoteProfiles"]
 _RESPONSE_TIMEOUT = 20.0
 _SEND_TIMEOUT = 300.0
 _KEEPALIVE_INTERVAL = 10.0
-_NUM_QUESTIONS = 8
+_NUM_SAMPLES = 8
 _MAX_CONCURRENT = 16
 _OWN = Identity("coordinator")
 _logger = logging.getLogger("stratagem")
 
 
 class RemoteProfiles:
-    """Has tasks recorded from when it is made until ``collect``.
+    """Profiles tasks from its creation until ``collect``.
 
-    A task that cannot be reached is left out, with a warning.
+    A task that cannot be reached is skipped, with a warning.
 
     Args:
         tasks: The tasks.
-        options: How much is recorded.
+        options: The tracer levels.
     """
 
     def __init__(self, tasks: Sequence[CoordinatedTask], options: ProfilerOptions) -> None:
@@ -60,10 +60,10 @@ class RemoteProfiles:
         self._ended = threading.Event()
         self._background = Background("the profiles of other tasks")
         if self._tasks:
-            self._background.start(self._show_signs, name="profile-signs")
+            self._background.start(self._send_keepalives, name="profile-keepalive")
 
     def collect(self) -> list[TaskProfile]:
-        """Ends the recordings and returns them."""
+        """Ends the recordings and returns the profiles."""
         self._ended.set()
         self._background.join(_RESPONSE_TIMEOUT)
         self._each(_RecordedTask.ask_clock)
@@ -73,28 +73,28 @@ class RemoteProfiles:
         return profiles
 
     def _each(self, do: Callable[[_RecordedTask], Any]) -> list[Any]:
-        """Does something with every task, and goes on with those where it succeeded."""
+        """Calls a function for every task, and keeps those tasks for which it succeeded."""
         if not self._tasks:
             return []
-        results, going_on = [], []
+        results, remaining = [], []
         with concurrent.futures.ThreadPoolExecutor(min(len(self._tasks), _MAX_CONCURRENT)) as pool:
             futures = [pool.submit(do, task) for task in self._tasks]
         for task, future in zip(self._tasks, futures, strict=True):
             try:
                 result = future.result()
             except (StratagemError, OSError) as error:
-                _logger.warning("The profile will be without %s: %s", task.name, error)
+                _logger.warning("The profile will not include %s: %s", task.name, error)
                 task.close()
                 continue
             if result is _SAME_PROCESS:
                 task.close()
             else:
                 results.append(result)
-                going_on.append(task)
-        self._tasks = going_on
+                remaining.append(task)
+        self._tasks = remaining
         return results
 
-    def _show_signs(self) -> None:
+    def _send_keepalives(self) -> None:
         while not self._ended.wait(_KEEPALIVE_INTERVAL):
             self._each(_RecordedTask.ask_clock)
 
@@ -103,42 +103,42 @@ _SAME_PROCESS = object()
 
 
 class _RecordedTask:
-    """A task that is recorded."""
+    """A task whose process is profiled."""
 
     def __init__(self, task: CoordinatedTask, credentials: Credentials) -> None:
         self.name = f"{task.job} {task.index}"
         wanted = Identity.of_task(task.job, task.index)
         self._client = TransportClient(task.address, credentials, wanted=wanted, own=_OWN)
         self._machine = ""
-        self._questions: list[ClockQuestion] = []
+        self._samples: list[ClockSample] = []
 
     def start(self, how: dict[str, Any]) -> Any:
-        """Begins; returns ``_SAME_PROCESS`` if the task is in this process."""
+        """Starts the recording; returns ``_SAME_PROCESS`` if the task is in this process."""
         answer = self._ask(START, how)
         self._machine = answer["machine"]
         return _SAME_PROCESS if answer["is_own"] else None
 
     def ask_clock(self) -> None:
-        """Asks for the time, and shows that its profile is still wanted."""
-        for _ in range(_NUM_QUESTIONS):
+        """Samples the task's clock; also serves as the keepalive of its profile."""
+        for _ in range(_NUM_SAMPLES):
             asked = now_ns()
             answer = self._ask(CLOCK, None)
-            self._questions.append(ClockQuestion(asked, answer, now_ns()))
+            self._samples.append(ClockSample(asked, answer, now_ns()))
 
     def stop(self, profile: str) -> TaskProfile:
-        """Ends, and returns the profile."""
+        """Ends the recording, and returns the profile."""
         message = Message(json.dumps(profile).encode())
         found = TaskProfile.from_message(self._client.call(STOP, message, timeout=_SEND_TIMEOUT))
         return dataclasses.replace(found, clock=self._clock_difference())
 
-    def _clock_difference(self) -> ClockDifference:
+    def _clock_difference(self) -> ClockOffset:
         has_same_clock = self._machine and self._machine == boot_id()
-        return ClockDifference() if has_same_clock else quickest(self._questions)
+        return ClockOffset() if has_same_clock else offset_from_round_trips(self._samples)
 
-    def _ask(self, method: str, what: Any) -> Any:
-        message = Message(json.dumps(what).encode())
+    def _ask(self, method: str, request: dict[str, Any] | None) -> Any:
+        message = Message(json.dumps(request).encode())
         return json.loads(self._client.call(method, message, timeout=_RESPONSE_TIMEOUT).body)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._client.close()

@@ -1,4 +1,4 @@
-"""``Trace``: a name for what a block of a program does, in a profile."""
+"""``Trace``: a named span in a profile."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from typing import Any, Self
 
 import jax
 
+from stratagem._src.core.types import StaticValue
+
 __all__ = ["Trace"]
 
 
 class Trace:
-    """Names a block in the profile, as ``tf.profiler.experimental.Trace``; nothing if none is recorded.
+    """Records a block as a span in the profile, like ``tf.profiler.experimental.Trace``.
+
+    Does nothing if no profile is running.
 
     >>> import stratagem as sg
     >>> for step in range(3):
@@ -18,20 +22,20 @@ class Trace:
     ...         pass
 
     Args:
-        name: What the block does.
-        **kwargs: More about it. With ``step_num`` the block is a step to TensorBoard.
+        name: The name of the span.
+        **kwargs: Attributes of the span. With ``step_num`` TensorBoard shows the block as a step.
 
     JAX equivalent: ``jax.profiler.TraceAnnotation``, ``jax.profiler.StepTraceAnnotation``.
     """
 
-    def __init__(self, name: str, **kwargs: Any) -> None:
+    def __init__(self, name: str, **kwargs: StaticValue) -> None:
         as_step = {"_r": 1} if "step_num" in kwargs else {}
         self._annotation = jax.profiler.TraceAnnotation(
             name, **{"kind": "trace", **as_step, **kwargs}
         )
 
-    def set_metadata(self, **kwargs: Any) -> None:
-        """Says more about the block, within it."""
+    def set_metadata(self, **kwargs: StaticValue) -> None:
+        """Adds attributes to the span, inside the block."""
         self._annotation.set_metadata(**kwargs)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What workers in step do together at the end of a profile."""
+"""Writes the profiles of synchronous workers, aligned to one clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratagem._src.control_plane.join import JoinedCluster
-from stratagem._src.profiling.task.clock import ClockDifference, now_ns, simultaneous
+from stratagem._src.profiling.task.clock import ClockOffset, now_ns, offset_from_barriers
 from stratagem._src.profiling.task.task_profile import TaskProfile
 
 __all__ = ["compare_clocks", "name_of", "write_together"]
@@ -17,40 +17,41 @@ _NUM_MOMENTS = 9
 
 
 def name_of(joined: JoinedCluster, worker: int) -> str:
-    """Returns what a worker is called in a profile."""
+    """Returns the name of a worker in a profile."""
     named = joined.workers[worker]
     return f"{named.job} {named.index}"
 
 
-def compare_clocks(joined: JoinedCluster) -> ClockDifference:
-    """Returns by how much this worker's clock is ahead of the leader's; all workers call it.
+def compare_clocks(joined: JoinedCluster) -> ClockOffset:
+    """Returns the offset of this worker's clock from the leader's; all workers must call it.
 
-    They hear at about the same time, from the meeting point, that all have come; each notes when.
+    Each round is a barrier, which releases all workers at about the same time; each worker then records
+    its own time.
     """
     moments = []
     for number in range(_NUM_MOMENTS):
         joined.watch.all_gather_object(_TOPIC, number, "comparison of clocks")
         moments.append(now_ns())
     every = joined.watch.all_gather_object(_TOPIC, moments, "comparison of clocks")
-    return simultaneous(moments, every[0])
+    return offset_from_barriers(moments, every[0])
 
 
 def write_together(
     profile: TaskProfile, run_name: Callable[[], str], folder: Path, joined: JoinedCluster
 ) -> tuple[Path, list[str]]:
-    """Writes every worker's profile, with times that count from the same moment; all workers call it.
+    """Writes every worker's profile, with a common time origin; all workers must call it.
 
     Args:
-        profile: Of this worker.
-        run_name: Gives the leader's name for the run.
-        folder: Where runs are.
+        profile: The profile of this worker.
+        run_name: Returns the leader's name for the run.
+        folder: The directory of runs.
         joined: The workers.
 
     Returns:
-        The run, and what went wrong elsewhere.
+        The directory of the run, and the errors of other workers.
 
     Raises:
-        OSError: If this worker cannot write.
+        OSError: If this worker cannot write its profile.
     """
     leads = joined.process_id == 0
     said = [profile.machine, run_name() if leads else ""]

@@ -1,1 +1,1 @@
-"""What JAX's profiler records of one process, and the records of all processes on one time line."""
+"""The JAX profile of one process, and the merged timeline of all processes."""

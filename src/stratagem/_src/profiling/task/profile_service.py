@@ -1,4 +1,4 @@
-"""``ProfileService``: by which the process that leads has another one profiled."""
+"""``ProfileService``: lets the coordinator profile another process."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["CLOCK", "PROCESS", "START", "STOP", "ProfileService"]
 
 START, CLOCK, STOP = "profile/start", "profile/clock", "profile/stop"
 PROCESS = uuid.uuid4().hex
-"""What this process is called, to know whether another one is itself."""
+"""A unique name of this process, to detect a request from the process itself."""
 
-_SECONDS_OF_SILENCE = 60.0
+_KEEPALIVE_TIMEOUT = 60.0
 _logger = logging.getLogger("stratagem")
 
 
 class ProfileService:
-    """Records this process when it is asked to, and gives the profile to who asked.
+    """Records a profile of this process on request, and returns it to the requester.
 
-    If who asked is not heard of for a minute, the recording is thrown away.
+    If the requester sends no keepalive for a minute, the recording is discarded.
 
     Args:
-        task: What this task is called, such as ``"worker 0"``.
+        task: The name of this task, such as ``"worker 0"``.
     """
 
     def __init__(self, task: str) -> None:
@@ -51,28 +51,28 @@ class ProfileService:
         self._background = Background(f"the profile of {task}")
 
     def close(self) -> None:
-        """Throws away what is recorded."""
+        """Discards the recording, if any."""
         recording = self._take("")
         if recording is not None:
             recording.end(self._task)
 
     def _start(self, message: Message) -> Message:
-        """Begins a profile, unless the one who asks is this process itself."""
+        """Starts a profile, unless the requester is this process itself."""
         self._background.check()
-        asked = json.loads(message.body)
-        is_own = asked["process"] == PROCESS
+        request = json.loads(message.body)
+        is_own = request["process"] == PROCESS
         if not is_own:
-            options = ProfilerOptions(**asked["options"])
+            options = ProfilerOptions(**request["options"])
             with self._lock:
                 self._recording = ProfileRecording(options)
-                self._profile, self._heard = asked["profile"], time.monotonic()
+                self._profile, self._heard = request["profile"], time.monotonic()
                 self._wake = threading.Event()
                 watch = (self._watch, self._profile, self._wake)
             self._background.start(*watch, name="profile-watch")
         return Message(json.dumps({"is_own": is_own, "machine": boot_id()}).encode())
 
     def _clock(self, message: Message) -> Message:
-        """Tells the time, and hears that somebody still wants the profile."""
+        """Returns the time; also serves as the keepalive of the profile."""
         now = now_ns()
         self._heard = time.monotonic()
         return Message(json.dumps(now).encode())
@@ -81,13 +81,13 @@ class ProfileService:
         recording = self._take(json.loads(message.body))
         if recording is None:
             raise UnavailableError(
-                f"{self._task} has no such profile: it was started anew meanwhile, or has heard nothing "
-                f"for {_SECONDS_OF_SILENCE:g} s."
+                f"{self._task} has no such profile: it was restarted meanwhile, or received no keepalive "
+                f"for {_KEEPALIVE_TIMEOUT:g} s."
             )
         return recording.end(self._task).to_message()
 
     def _take(self, profile: str) -> ProfileRecording | None:
-        """Takes the recording of a profile, for the empty name any, and ends the watch over it."""
+        """Takes the recording of a profile, or of any if the name is empty, and ends its timeout."""
         with self._lock:
             if self._recording is None or profile not in ("", self._profile):
                 return None
@@ -97,13 +97,13 @@ class ProfileService:
 
     def _watch(self, profile: str, ended: threading.Event) -> None:
         while not ended.wait(1.0):
-            if time.monotonic() - self._heard > _SECONDS_OF_SILENCE:
+            if time.monotonic() - self._heard > _KEEPALIVE_TIMEOUT:
                 recording = self._take(profile)
                 if recording is not None:
                     recording.end(self._task)
                     _logger.warning(
-                        "%s: nobody has asked for its profile for %g s; it is thrown away.",
+                        "%s: discarded its profile, because no keepalive arrived for %g s.",
                         self._task,
-                        _SECONDS_OF_SILENCE,
+                        _KEEPALIVE_TIMEOUT,
                     )
                 return

@@ -1,37 +1,36 @@
-"""What a profile recorded, as plain events in rows."""
+"""Converts a recorded profile to plain events in rows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from stratagem._src.profiling.task.lanes import lanes
 from stratagem._src.profiling.task.task_profile import TaskProfile
 
-__all__ = ["RecordedEvent", "recorded_events"]
+__all__ = ["RecordedEvent", "lanes", "recorded_events"]
 
 _DEVICE = re.compile(r"/device:(\w+):(\d+)")
 _COLLECTIVE = re.compile(
     r"(psum|pmean|pmin|pmax|ppermute|(all|reduce|collective|ragged)[-_](reduce|gather|to|scatter|"
     r"permute|all|broadcast))"
 )
-# What the profiler needs to know which task of a pool came from where, and has no length.
+# Zero-length events with which the profiler tracks tasks of thread pools.
 _BOOKKEEPING = ("ThreadpoolListener::", "end: ")
 
 
 class RecordedEvent(NamedTuple):
-    """Something that took time.
+    """A recorded event.
 
     Attributes:
-        row: Where it is shown: a replica, or a thread.
-        name: What it is.
-        kind: What such events have in common.
-        begin_ns: When it began, in nanoseconds since the moment that was asked for.
-        duration_ns: How long it took.
-        details: More about it.
+        row: The row in which it is shown: a replica or a thread.
+        name: The name of the event.
+        kind: The category of the event.
+        begin_ns: Its start, in nanoseconds since the requested origin.
+        duration_ns: Its duration.
+        details: Additional attributes.
     """
 
     row: str
@@ -43,11 +42,11 @@ class RecordedEvent(NamedTuple):
 
 
 def recorded_events(profile: TaskProfile, since_ns: int) -> Iterator[RecordedEvent]:
-    """Yields what was recorded of a task, its replicas first.
+    """Yields the events of a task's profile, those of replicas first.
 
     Args:
-        profile: Of the task.
-        since_ns: From when times count, in nanoseconds since 1970 by the leading process's clock.
+        profile: The profile of the task.
+        since_ns: The origin of times, as Unix time in nanoseconds of the leader's clock.
     """
     planes = list(jax.profiler.ProfileData.from_serialized_xspace(profile.record).planes)
     start = profile.counts_from_ns - since_ns
@@ -74,17 +73,17 @@ def recorded_events(profile: TaskProfile, since_ns: int) -> Iterator[RecordedEve
                     where = f"{_device_name(profile, int(device[2]))}: {line.name}"
                     of_devices.setdefault(where, []).append(found)
                 elif "device_ordinal" in details and "hlo_op" in details:
-                    # On CPU the threads of a pool do what a device does.
+                    # On CPU the threads of a pool run the operations of a device.
                     where = _device_name(profile, int(details["device_ordinal"]))
                     operation_ends = event.start_ns + event.duration_ns
                     of_devices.setdefault(where, []).append(found)
                 elif "kind" in details and event.start_ns < operation_ends:
-                    of_devices[where].append(found)  # a part of the operation
+                    of_devices[where].append(found)  # a span inside the operation
                 else:
                     of_threads.append(found)
     for where in sorted(of_devices, key=_in_order):
         yield from _in_lanes(where, of_devices[where])
-    # Rows with something of ours first.
+    # Rows with spans of this library first.
     interesting = {event.row for event in of_threads if event.kind != "host"}
     yield from sorted(of_threads, key=lambda event: event.row not in interesting)
 
@@ -108,3 +107,28 @@ def _in_lanes(where: str, events: list[RecordedEvent]) -> Iterator[RecordedEvent
     blocks = [(event.begin_ns, event.begin_ns + event.duration_ns) for event in events]
     for event, lane in zip(events, lanes(blocks), strict=True):
         yield event._replace(row=f"{where}, {lane + 1}" if lane else where)
+
+
+def lanes(blocks: Sequence[tuple[float, float]]) -> list[int]:
+    """Assigns a lane to each block of time, so that blocks of one lane nest or do not overlap.
+
+    Blocks are ``(begin, end)``. The assignment is greedy, so the number of lanes may not be minimal.
+
+    >>> from stratagem._src.profiling.task.record_events import lanes
+    >>> lanes([(0, 10), (2, 3), (5, 12), (12, 13)])
+    [0, 0, 1, 0]
+    """
+    # For each lane, the ends of the blocks that enclose the current time.
+    rows: list[list[float]] = []
+    chosen = [0] * len(blocks)
+    for number in sorted(range(len(blocks)), key=lambda i: (blocks[i][0], -blocks[i][1])):
+        begin, end = blocks[number]
+        for ends in rows:
+            while ends and ends[-1] <= begin:
+                ends.pop()
+        fitting = (row for row, ends in enumerate(rows) if not ends or end <= ends[-1])
+        chosen[number] = row = next(fitting, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(end)
+    return chosen

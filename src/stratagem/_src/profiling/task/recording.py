@@ -1,4 +1,4 @@
-"""``ProfileRecording``: the profile of this process while it is recorded."""
+"""``ProfileRecording``: a running profile of this process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["ProfileRecording"]
 
 
 class ProfileRecording:
-    """Records this process from when it is made until ``end``; steps and the like are noted in it.
+    """Records this process from its creation until ``end``, with spans of steps and input.
 
     Args:
-        options: How much.
+        options: The tracer levels.
 
     Raises:
-        ProfileError: If the process is recorded already, by this library or by JAX.
+        ProfileError: If the process is profiled already, by this library or by JAX.
     """
 
     def __init__(self, options: ProfilerOptions) -> None:
@@ -33,18 +33,18 @@ class ProfileRecording:
             )
         except RuntimeError as error:
             raise ProfileError(
-                f"A process can be profiled once at a time, and this one is already ({error}). Stop that "
-                "profile first, be it of sg.profiler or of jax.profiler."
+                f"A process can have one profile at a time, and this one has one already ({error}). Stop "
+                "the other profile of sg.profiler or jax.profiler first."
             ) from None
         self._annotating = contextlib.ExitStack()
         annotate = annotate_with(jax.profiler.TraceAnnotation)
         self._recorder = self._annotating.enter_context(annotate)
 
     def end(self, task: str) -> TaskProfile:
-        """Ends the recording and returns it, as that of a task. Once.
+        """Ends the recording and returns the profile of a task. Can be called once.
 
         Raises:
-            ProfileError: If JAX's profiler has recorded something else at the same time.
+            ProfileError: If another profile of JAX's profiler interfered.
         """
         with self._annotating:
             try:

@@ -1,9 +1,8 @@
-"""A record of JAX's profiler, moved in time.
+"""``shifted``: shifts the timestamps of a record of JAX's profiler.
 
-TensorBoard shows the records of several tasks beside each other, each from its own beginning. So that what
-happened at the same time is seen at the same time, what is written has the same beginning in all of them.
-A record is an ``XSpace``, a protocol buffer with planes, which have lines, whose events are dated from the
-line's ``timestamp_ns``.
+TensorBoard shows the records of several tasks next to each other, each from its own start. To align them,
+all written records have the same start. A record is an ``XSpace``, a protocol buffer with planes, which
+have lines, whose events have times relative to the line's ``timestamp_ns``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _VARINT, _EIGHT_BYTES, _MESSAGE, _FOUR_BYTES = 0, 1, 2, 5
 
 
 class _Field(NamedTuple):
-    """A field of a message: its number and type, and where it and its value begin and end."""
+    """A field of a message: its number and type, and the positions of the field and its value."""
 
     number: int
     type: int
@@ -29,15 +28,15 @@ class _Field(NamedTuple):
 
 
 def shifted(record: bytes, by_ns: int) -> bytes:
-    """Returns a record whose events are later by some nanoseconds.
+    """Returns a record with all events shifted to a later time.
 
     Args:
-        record: An ``XSpace``, serialized.
-        by_ns: How much later; at least 0.
+        record: A serialized ``XSpace``.
+        by_ns: The shift in nanoseconds; at least 0.
     """
 
     def shift_line(line: bytes) -> bytes:
-        # Of a field that is there twice, the last counts.
+        # Appends a second timestamp field: the last one of a repeated scalar field wins.
         return line + _varint(_TIMESTAMP_OF_LINE << 3) + _varint(_timestamp(line) + by_ns)
 
     def shift_plane(plane: bytes) -> bytes:
@@ -47,7 +46,7 @@ def shifted(record: bytes, by_ns: int) -> bytes:
 
 
 def _with_messages(data: bytes, number: int, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns a message in which all messages in the field of some number are changed."""
+    """Returns a message in which all submessages of a field are replaced."""
     parts = []
     for field in _fields(data):
         if field.number != number:
@@ -80,7 +79,7 @@ def _fields(data: bytes) -> Iterator[_Field]:
         elif type_ in (_EIGHT_BYTES, _FOUR_BYTES):
             end = value + (8 if type_ == _EIGHT_BYTES else 4)
         else:
-            raise ValueError(f"A field of type {type_} is in no record that is known.")
+            raise ValueError(f"A record has fields of known wire types, got {type_}.")
         yield _Field(number, type_, begin, value, end)
         begin = end
 

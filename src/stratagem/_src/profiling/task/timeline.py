@@ -1,4 +1,4 @@
-"""The profiles of all tasks of a job on one time line, as a file for Perfetto and Chrome."""
+"""Merges the profiles of all tasks of a job into one timeline, for Perfetto and Chrome."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stratagem._src.profiling.task.task_profile import TaskProfile, profiles_in
 __all__ = ["RUNS", "merge_run", "timeline", "write_timeline"]
 
 RUNS = Path("plugins", "profile")
-"""Where TensorBoard looks for runs below a directory of logs."""
+"""The directory below a log directory where TensorBoard finds runs."""
 
 
 def timeline(profiles: Sequence[TaskProfile]) -> dict[str, Any]:
     """Returns the profiles as one trace in Chrome's format.
 
-    Every task is a process there, each of its replicas and threads a row. Times are microseconds since the
-    first recording began, by the clock of the process that leads.
+    Every task is a process of the trace, and each of its replicas and threads is a row. Times are
+    microseconds since the start of the first recording, by the leader's clock.
     """
     origin = min(profile.counts_from_ns for profile in profiles)
     recorded = [list(recorded_events(profile, origin)) for profile in profiles]
@@ -57,7 +57,7 @@ def timeline(profiles: Sequence[TaskProfile]) -> dict[str, Any]:
 
 
 def _names(number: int, profile: TaskProfile, rows: dict[str, int]) -> Iterator[dict[str, Any]]:
-    def named(what: str, tid: int, **args: Any) -> dict[str, Any]:
+    def named(what: str, tid: int, **args: str | int) -> dict[str, Any]:
         return {"ph": "M", "pid": number, "tid": tid, "name": what, "args": args}
 
     yield named("process_name", 0, name=profile.task)
@@ -68,16 +68,16 @@ def _names(number: int, profile: TaskProfile, rows: dict[str, int]) -> Iterator[
 
 
 def write_timeline(profiles: Sequence[TaskProfile], path: Path) -> None:
-    """Writes the profiles as one trace, compressed."""
+    """Writes the profiles as one compressed trace."""
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         json.dump(timeline(profiles), file, separators=(",", ":"), default=str)
 
 
 def merge_run(run: Path) -> Path:
-    """Puts all profiles of a run on one time line, and returns the file, beside ``plugins``.
+    """Merges all profiles of a run into one timeline, and returns the file, next to ``plugins``.
 
     Args:
-        run: The folder of the run, below ``plugins/profile``.
+        run: The directory of the run, below ``plugins/profile``.
 
     Raises:
         InvalidArgumentError: If there are no profiles.
