@@ -37,7 +37,7 @@ def measure(hosts: Sequence[Any], command: Sequence[Any], as_islands: bool) -> d
         flags = ["--islands", len(hosts), "--address", addresses[0]]
         serve = [sys.executable, "-m", "stratagem", "island-server", *flags]
         server = hosts[0].start(serve, {"STRATAGEM_ISLANDS_SECRET": SECRET})
-        server.wait_for("listens at", 60)
+        server.wait_for("listens on", 60)
     commands = []
     for index, host in enumerate(hosts):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}

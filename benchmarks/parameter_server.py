@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import stratagem as sg
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 ARRAY = np.arange(25_000_000 // 4, dtype=np.float32)
 TABLE_SHAPE, NUM_LOOKED_UP = (1_000_000, 64), 4096
@@ -54,7 +54,7 @@ def serve(cluster: dict[str, list[str]], job_name: str, task_index: int) -> None
 def cluster_of(num_workers: int, num_ps: int) -> Iterator[sg.train.ClusterSpec]:
     """Starts the tasks of a cluster, and ends them."""
     processes = multiprocessing.get_context("spawn")
-    with HeldPorts(num_workers + num_ps) as held:
+    with ReservedPorts(num_workers + num_ps) as held:
         ports = iter(held)
         jobs = {"worker": num_workers, "ps": num_ps}
         cluster = {job: [f"localhost:{next(ports)}" for _ in range(n)] for job, n in jobs.items()}

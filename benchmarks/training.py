@@ -21,7 +21,7 @@ from typing import Any
 
 from training_models import TASKS
 
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 FOLDER = Path(__file__).parent
 LAYOUTS = {"1 device": (1, 1), "2 devices": (2, 1), "2 processes": (1, 2)}
@@ -38,7 +38,7 @@ def rate(python: str, side: str, network: str, layout: str, seconds: float) -> f
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "TF_CONFIG")}
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
     with contextlib.ExitStack() as stack:
-        ports = stack.enter_context(HeldPorts(num_processes))
+        ports = stack.enter_context(ReservedPorts(num_processes))
         addresses = [f"127.0.0.1:{port}" for port in ports]
         processes = []
         for index in range(num_processes):

@@ -12,7 +12,7 @@ from processes import MARK, marked, poll
 from worker_processes import Workers
 
 from belongings import Belongings, command_of
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 FAULTY_WORKER = Path(__file__).with_name("faulty_worker.py")
 
@@ -130,7 +130,7 @@ def ready(tmp_path):
 def workers(mark):
     """Starts so many workers with a script and arguments, and ends those that are left."""
     started = []
-    with HeldPorts(3) as ports:
+    with ReservedPorts(3) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
 
         def start(number, *arguments, script=FAULTY_WORKER, num_devices=1):

@@ -18,7 +18,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from kubernetes_schema import check
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 GROUPS = ["batch", "apps"]
 JOBSET_GROUP = "jobset.x-k8s.io"
@@ -34,7 +34,7 @@ class StandIn:
         self.objects = {}  # by kind, namespace and name
         self.processes = {}  # by name of the pod
         self.is_over = threading.Event()
-        self.ports = HeldPorts(1)
+        self.ports = ReservedPorts(1)
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.config = folder / "kubeconfig"
         place = f"http://127.0.0.1:{self.server.server_address[1]}"

@@ -11,7 +11,7 @@ import psutil
 from processes import poll
 
 import stratagem as sg
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 
 
 class ServerCluster:
@@ -25,7 +25,7 @@ class ServerCluster:
             text=True,
             env={**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)},
         )
-        self._ports = HeldPorts(workers + ps)
+        self._ports = ReservedPorts(workers + ps)
         addresses = [f"127.0.0.1:{port}" for port in self._ports]
         self.cluster = {"worker": addresses[:workers], "ps": addresses[workers:]}
         self._pids = {}

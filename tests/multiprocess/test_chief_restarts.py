@@ -44,7 +44,7 @@ while int(steps.numpy()) < 8:
     assert job.returncode == 0, job.stderr
     assert "resumed False at 0" in job.stdout
     assert "resumed True at 4" in job.stdout
-    assert "chief 0 was killed by SIGKILL; it is started again" in job.stderr
+    assert "chief 0 was killed by SIGKILL; restarting it" in job.stderr
     assert len(list(tmp_path.glob("pid-*"))) == 2  # the same two workers all the time
 
 
@@ -81,6 +81,6 @@ print("steps and lost ones:", int(steps.numpy()) + recovery.num_functions, flush
     job = start("run", "--workers", 2, "--ps", 1, "--chief", program).finish(250)
     assert job.returncode == 0, job.stderr
     assert "steps and lost ones: 9" in job.stdout
-    assert "ps 0 was killed by SIGKILL; it is started again" in job.stderr
+    assert "ps 0 was killed by SIGKILL; restarting it" in job.stderr
     count = {job: len(list(tmp_path.glob(f"pid-{job}-*"))) for job in ("chief", "worker", "ps")}
     assert count == {"chief": 1, "worker": 2, "ps": 2}

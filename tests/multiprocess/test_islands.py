@@ -105,8 +105,8 @@ def test_an_island_that_is_lost_after_another_has_finished_stays_away(start, scr
     program = script(
         "launcher = Path(sys.argv[1])\n"
         "if os.environ['STRATAGEM_ISLAND'] == '0':\n"
-        "    guardian = Path(f'/proc/{os.getppid()}/stat').read_text().rpartition(')')[2].split()\n"
-        "    launcher.with_suffix('.new').write_text(guardian[1])\n"
+        "    supervisor = Path(f'/proc/{os.getppid()}/stat').read_text().rpartition(')')[2].split()\n"
+        "    launcher.with_suffix('.new').write_text(supervisor[1])\n"
         "    launcher.with_suffix('.new').rename(launcher)\n"
         "    sys.exit()\n"
         "while not launcher.exists() or Path(f'/proc/{launcher.read_text()}').exists():\n"

@@ -32,7 +32,7 @@ def test_the_recommender_learns_while_workers_are_killed(start, tmp_path):
     job.finish(timeout=90)
     assert job.returncode == 0, job.stderr
     for worker in range(2):
-        assert f"worker {worker} was killed by SIGKILL; it is started again" in job.stderr
+        assert f"worker {worker} was killed by SIGKILL; restarting it" in job.stderr
     [before] = re.findall(r"before: area under the curve ([\d.]+)", job.stdout)
     [after] = re.findall(r"after: area under the curve ([\d.]+)", job.stdout)
     assert 0.45 < float(before) < 0.55

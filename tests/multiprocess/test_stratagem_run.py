@@ -50,7 +50,7 @@ def test_secret_is_on_no_command_line(start, script, ready, mark):
     job = start("run", "--workers", 1, script("hang()"))
     [task] = ready("worker-0")
     secret = psutil.Process(task).environ()["STRATAGEM_CLUSTER_SECRET"]
-    assert len(marked(mark)) == 3  # launcher, guardian, task
+    assert len(marked(mark)) == 3  # launcher, supervisor, task
     assert not any(secret in " ".join(process.cmdline()) for process in marked(mark))
     job.process.send_signal(signal.SIGTERM)
     job.finish()
@@ -96,7 +96,7 @@ def test_killed_worker_is_named_and_gives_128_and_the_signal(start, script, read
     assert "stratagem: worker 1 was killed by SIGKILL and printed nothing." in job.stderr
 
 
-def test_killed_guardian_takes_its_task_along(start, script, ready, mark):
+def test_killed_supervisor_takes_its_task_along(start, script, ready, mark):
     job = start("run", "--workers", 2, script("hang()"))
     task, _ = ready("worker-0", "worker-1")
     psutil.Process(task).parent().kill()

@@ -1,4 +1,4 @@
-"""A process under its guardian."""
+"""A process under its supervisor."""
 
 import os
 import select

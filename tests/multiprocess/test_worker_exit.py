@@ -28,7 +28,7 @@ def test_the_others_are_told_the_exit_code(start, script, status, code):
     assert f"stratagem: worker 1 failed with exit code {code}" in job.stderr
     # Unless the launcher has ended it before it could say so.
     told = f"has left: its program ended with exit code {code}"
-    assert told in job.stdout + job.stderr or "worker 0 was ended by the launcher" in job.stderr
+    assert told in job.stdout + job.stderr or "worker 0 was stopped by the launcher" in job.stderr
 
 
 def test_a_worker_that_fails_does_not_wait_for_one_in_its_own_code(start, script):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
-from stratagem._src.collectives.collective_tokens import CollectiveOrder
+from stratagem._src.collectives.collective_tokens import CollectiveTokens
 from stratagem.testing import run_cluster
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("mark")]
@@ -121,7 +121,7 @@ def exchange_with_one_processor():
             np.testing.assert_allclose(found, wanted, err_msg=name)
     eager = strategy.reduce("SUM", values, axis=None)
     np.testing.assert_array_equal(eager, sum(xs))
-    return CollectiveOrder(strategy.replica_group).shares_memory
+    return CollectiveTokens(strategy.replica_group).shares_memory
 
 
 @pytest.mark.parametrize(("workers", "devices"), LAYOUTS)

@@ -149,7 +149,7 @@ def test_actor_of_a_worker_that_is_killed_comes_back_and_joins(run, program, tmp
     job = run("--chief", "--workers", 1, "--ps", 1, program(WHO))
     first = poll(lambda: text_of(tmp_path / "worker-0"), 90)
     poll(lambda: text_of(tmp_path / "chief-0") and text_of(tmp_path / "ps-0"), 60)
-    # The task's guardian, the node, its guardian, the actor.
+    # The task's supervisor, the node, its supervisor, the actor.
     actor = psutil.Process(int(first)).parent().parent().parent().parent()
     assert "RayNode" in " ".join(actor.cmdline()), actor.cmdline()
     os.kill(actor.pid, signal.SIGKILL)

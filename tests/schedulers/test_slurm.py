@@ -165,7 +165,7 @@ def test_lost_node_of_the_step_starts_another_step(run, program, tmp_path):
     source = HANG + "print('steps', os.environ['SLURM_STEP_ID'])"
     job = run("--workers", 2, "--max-restarts", 1, program(source))
     task = psutil.Process(int(poll(lambda: text_of(tmp_path / "worker-1.0"), 60)))
-    node = task.parent().parent()  # its guardian's parent is the node
+    node = task.parent().parent()  # its supervisor's parent is the node
     assert "--task=by-rank" in node.cmdline()
     task_pid = task.pid
     node.kill()

@@ -41,12 +41,12 @@ class Soak:
     """All processes of a soak, and what is done to them."""
 
     def __init__(self, directory, seed):
-        from stratagem._src.cluster.held_ports import HeldPorts
+        from stratagem._src.cluster.reserved_ports import ReservedPorts
 
         self.rng = random.Random(seed)
         self.tasks = [("worker", i) for i in range(WORKERS)] + [("ps", i) for i in range(SERVERS)]
         self._directory = directory
-        self._ports = HeldPorts(2 * len(self.tasks))
+        self._ports = ReservedPorts(2 * len(self.tasks))
         ports = list(self._ports)
         self._inner, outer = ports[: len(self.tasks)], ports[len(self.tasks) :]
         self.cluster = self._addresses(outer)

@@ -10,7 +10,7 @@ import pytest
 from documented_output import as_shown, one_line, prints, shows
 
 import stratagem as tf
-from stratagem._src.cluster.held_ports import HeldPorts
+from stratagem._src.cluster.reserved_ports import ReservedPorts
 from stratagem.distribute.cluster_resolver import SimpleClusterResolver
 from stratagem.distribute.partitioners import FixedShardsPartitioner, MinSizePartitioner
 
@@ -38,7 +38,7 @@ class OneDeviceResolver(SimpleClusterResolver):
 
 @pytest.fixture
 def servers_and_workers():
-    with HeldPorts(3) as ports:
+    with ReservedPorts(3) as ports:
         first, second, third = (f"127.0.0.1:{port}" for port in ports)
         spec = tf.train.ClusterSpec({"worker": [first, second], "ps": [third]})
         tasks = [("worker", 0), ("worker", 1), ("ps", 0)]
@@ -383,7 +383,7 @@ def test_27_replica_context(strategy):
 
 
 def test_28_server():
-    with HeldPorts(1) as (port,):
+    with ReservedPorts(1) as (port,):
         spec = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{port}"]})
         server = tf.distribute.Server(
             spec, job_name="worker", task_index=None, protocol="grpc", config=None, start=False

@@ -21,7 +21,7 @@ def test_server_listens_on_a_held_port():
             client.close()
 
 
-def test_held_ports_differ_and_are_free_again_afterwards():
+def test_reserved_ports_differ_and_are_free_again_afterwards():
     with ReservedPorts(20) as ports:
         numbers = set(ports)
         assert len(numbers) == 20
