@@ -38,7 +38,7 @@ from stratagem._src.transport.secret import new_secret
 __all__ = ["check_islands", "island_flags", "one_island", "run_islands"]
 
 _SIGNALLED = 128
-_START_AGAIN = 75
+_RESTART_EXIT_CODE = 75
 _LAUNCHER_GRACE_SECONDS = 5.0
 
 
@@ -243,7 +243,7 @@ class _Islands:
         return 0 if self._has_succeeded else last
 
     def _lost_or_failed(self, island: int, code: int) -> None:
-        if code <= _SIGNALLED and code != _START_AGAIN:
+        if code <= _SIGNALLED and code != _RESTART_EXIT_CODE:
             self._console.message(f"island {island} failed with exit code {code}; stopping all")
             self._end_all(code, signal.SIGTERM)
         elif self._has_succeeded:
