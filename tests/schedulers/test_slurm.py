@@ -358,7 +358,9 @@ def test_doctor_in_every_task(run, slurm):
 def test_what_slurm_refuses_is_said(run, program):
     job = finished(run("--partition", "nowhere", program("")))
     assert job.returncode == 2
-    assert "Slurm rejected the command: sbatch: error: invalid partition specified: nowhere" in job.err
+    assert (
+        "Slurm rejected the command: sbatch: error: invalid partition specified: nowhere" in job.err
+    )
 
 
 def test_step_that_does_not_fit_the_allocation_is_said_at_once(run, program):

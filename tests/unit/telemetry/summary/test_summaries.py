@@ -155,7 +155,10 @@ def test_values_of_replicas_are_to_be_reduced(writer):
 
 def test_a_closed_writer_is_refused(writer):
     writer.close()
-    with pytest.raises(RuntimeError, match="open writer, got one that is closed"), writer.as_default():
+    with (
+        pytest.raises(RuntimeError, match="open writer, got one that is closed"),
+        writer.as_default(),
+    ):
         sg.summary.scalar("loss", 1.0, step=0)
 
 
