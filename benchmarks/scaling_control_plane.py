@@ -104,7 +104,9 @@ def meeting_point(num_workers: int) -> Load:
         address = Address("127.0.0.1", next(iter(ports)))
         status = WorkerStatus(WAITING, 1000, "train_step()").to_json()
         opening = {"num_workers": num_workers}
-        role = Role(address, credentials, MEMBERSHIP_SERVER, WORKER_ROLE, opening, {"status": status})
+        role = Role(
+            address, credentials, MEMBERSHIP_SERVER, WORKER_ROLE, opening, {"status": status}
+        )
         with Fleets(_work, role, range(num_workers), NUM_PROCESSES) as fleets:
             fleets.answers()
             host = MembershipServerProcess(address, num_workers, credentials)

@@ -176,7 +176,9 @@ def test_a_function_that_creates_a_variable_is_refused(servers):
 
     with servers.scope():
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="'late' cannot be created on a parameter server"):
+            with pytest.raises(
+                RuntimeError, match="'late' cannot be created on a parameter server"
+            ):
                 step(1.0)
         assert not made
         made.append(sg.Variable(1.0))

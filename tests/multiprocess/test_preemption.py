@@ -121,4 +121,7 @@ def test_every_worker_hears_which_one_is_to_end(start, tmp_path):
     os.kill(pids[2], signal.SIGTERM)
     job.finish(250)
     assert job.returncode == 0, job.stderr
-    assert len(re.findall(r"heard: worker 2 \S+ is being preempted: it received SIGTERM", job.stdout)) == 3
+    assert (
+        len(re.findall(r"heard: worker 2 \S+ is being preempted: it received SIGTERM", job.stdout))
+        == 3
+    )

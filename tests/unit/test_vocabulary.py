@@ -1,6 +1,9 @@
-"""The documentation uses the terms that users search for, and none of the retired ones."""
+"""Documentation and code use the terms that users search for, and none of the retired ones."""
 
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ PAGES = [
     ),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 # The page that owns a concept names it as users of JAX, PyTorch, DeepSpeed and Ray do.
 TERMS = {
@@ -99,6 +103,20 @@ RETIRED = {
     r"(Keras|Orbax|JAX|optax)'(?!s\b)": "Keras `fit`, the Orbax format",
 }
 
+# Names of modules, classes and functions that were retired, and what they are called now.
+RETIRED_NAMES = {
+    r"caller|endpoint|conversation": "client, server, stream",
+    r"parcel": "payload",
+    r"tally|figures": "counter, metrics",
+    r"guardian": "supervisor",
+    r"knock|newcomer|council|succession|meeting": "join request, peer, quorum, barrier, membership",
+    r"stranger|damaged?": "unauthenticated peer, corruption",
+    r"in_parts|step_in_parts|lent": "sharded, borrowed",
+    r"quick_call|straight_line": "fast path, codegen",
+    r"(?<!at_)(?:most|least|largest|fewest)(?!_general)": "max, min",
+    r"seconds_(to|between)": "timeout, interval",
+}
+
 # A file and a symbol, or a file, as the code has them today.
 _NAMES_OF_CODE = re.compile(r"`[\w/]+\.py(?:: [\w.]+)?`")
 
@@ -125,6 +143,31 @@ def test_retired_words_do_not_come_back(page):
     )
 
 
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT / "src")))
+def test_code_uses_no_retired_words(file):
+    found = [
+        f"{file.name}:{first + line - 1}: {word!r}: write {new}"
+        for first, text in prose(file.read_text())
+        for line, word, new in retired_words(text)
+    ]
+    names = {file.stem}
+    names |= set(re.findall(r"^\s*(?:class|def) (\w+)", file.read_text(), re.MULTILINE))
+    names |= set(re.findall(r"^(_?[A-Z][A-Z_0-9]+)\b", file.read_text(), re.MULTILINE))
+    found += [f"{file.name}: {name}: write {new}" for name, new in retired_names(names)]
+    assert not found, "\n".join(found)
+
+
+def test_a_retired_name_is_found():
+    names = {"ClusterCaller", "_LARGEST_CHUNK", "almost_equal", "meeting_server", "SECONDS_TO_END"}
+    found = {name for name, _ in retired_names(names)}
+    assert found == names - {"almost_equal"}
+
+
+def test_prose_is_comments_and_strings():
+    text = 'x = 1  # one\ndef f():\n    """Two.\n\n    Three."""\n    return f"four {x}"\n'
+    assert [text for _, text in prose(text)][:2] == ["# one", '"""Two.\n\n    Three."""']
+
+
 def test_a_retired_word_is_found():
     text = (
         "The job goes on.\n`control_plane/peers.py: Council` is\nin step.\n"
@@ -134,6 +177,25 @@ def test_a_retired_word_is_found():
         (1, "goes on"),
         (3, "in step"),
     ]
+
+
+def prose(code: str) -> Iterator[tuple[int, str]]:
+    """Yields the comments and strings of a file, each with its first line."""
+    kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None)}
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type in kinds:
+            yield token.start[0], token.string
+
+
+def retired_names(names: set[str]) -> list[tuple[str, str]]:
+    """Returns the names that contain a retired one as a word, and its replacement."""
+    found = []
+    for name in sorted(names):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        for retired, new in RETIRED_NAMES.items():
+            if re.search(rf"(?:^|_)(?:{retired})(?:_|s?$)", words):
+                found.append((name, new))
+    return found
 
 
 def retired_words(text: str) -> list[tuple[int, str, str]]:

@@ -52,5 +52,5 @@ class RestoreStatus:
         return self.assert_existing_objects_matched()
 
     def expect_partial(self) -> RestoreStatus:
-        """Returns the status. There is no warning about unused parts of a checkpoint to silence."""
+        """Returns the status. Unused parts of a checkpoint cause no warning that it could suppress."""
         return self

@@ -143,7 +143,7 @@ def diagnose(
                 is_lost=True,
             )
     if server.heartbeat_age >= HEARTBEAT_TIMEOUT_SECONDS:
-        # The views are as old as the server's last heartbeat: they prove nobody alive, or late.
+        # The views are as old as the server's last heartbeat: they prove no worker alive, or late.
         return Finding(server.worker, _server_timeout_text(server, me, names), is_lost=True)
     for index in peers:
         status = views[index].status
@@ -274,10 +274,10 @@ def _find_late(
         return Finding(late[0], f"{doing} (waited {wait.seconds:.0f} s)")
     if wait.may_compute:
         return None
-    everybody = ", ".join(names[i] for i in peers)
+    all_workers = ", ".join(names[i] for i in peers)
     return Finding(
         peers[0],
-        f"it did not end within {wait.seconds:.0f} s, although {everybody} reached it too: it takes longer "
+        f"it did not end within {wait.seconds:.0f} s, although {all_workers} reached it too: it takes longer "
         "than that, or the workers cannot reach each other",
     )
 

@@ -129,7 +129,7 @@ class ElasticJob:
     def _send_join_requests(self, addresses: list[str]) -> list[Answer]:
         member = asdict(self.me)
         others = [address for address in addresses if address != self.me.address]
-        answers = [self.peers.call(address, "knock", member=member) for address in others]
+        answers = [self.peers.call(address, "join", member=member) for address in others]
         return [answer for answer in answers if answer is not None]
 
     # --- the next ones ------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ class ElasticJob:
             join.rendezvous(
                 names,
                 rank,
-                Address.parse(generation.meeting),
+                Address.parse(generation.server),
                 self._credentials,
                 host,
                 self._timeout,

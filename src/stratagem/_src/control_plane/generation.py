@@ -76,13 +76,13 @@ class Generation:
         decided_by: The incarnation of the leader that decided on it. With the number it identifies the
             generation.
         members: The members in rank order.
-        meeting: The address of the membership server (the field name is part of the wire format).
+        server: The address of the membership server.
     """
 
     number: int
     decided_by: str
     members: tuple[Member, ...]
-    meeting: str
+    server: str
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -112,9 +112,9 @@ class Generation:
                 "number": int(number),
                 "decided_by": str(decided_by),
                 "members": [*members],
-                "meeting": str(meeting),
+                "server": str(server),
             }:
-                return cls(number, decided_by, tuple(map(Member.from_json, members)), meeting)
+                return cls(number, decided_by, tuple(map(Member.from_json, members)), server)
         raise _not_understood(data)
 
 

@@ -6,7 +6,7 @@ from stratagem._src.transport import Identity
 
 __all__ = ["MEMBERSHIP_SERVER", "PEER", "RELAY_ROLE", "WORKER_ROLE"]
 
-MEMBERSHIP_SERVER = Identity("meeting")
-PEER = Identity("council")
+MEMBERSHIP_SERVER = Identity("membership")
+PEER = Identity("peer")
 WORKER_ROLE = "worker"
 RELAY_ROLE = "relay"

@@ -87,7 +87,7 @@ class PeerService:
         self._quorum: Quorum | None = None
         self._credentials = credentials
         self._clients: dict[str, TransportClient] = {}
-        handlers = {"ask": self._ask, "ready": self._ready, "knock": self._join_request}
+        handlers = {"ask": self._ask, "ready": self._ready, "join": self._join_request}
         handlers |= {"pause": self._pause}
         self._server = TransportServer(me.address, handlers, credentials, PEER, peers=peers)
         self._server.start()

@@ -1,7 +1,7 @@
 """What compiled functions recognise about datasets and their iterators, without loading either.
 
-Functions look for datasets and iterators among their arguments. The classes themselves load a hundred modules,
-which programs that bring their own batches never need.
+Functions look for datasets and iterators among their arguments. The classes themselves load a hundred
+modules, which programs that bring their own batches never need.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -143,7 +143,7 @@ class CallInputs:
             array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
         elif isinstance(leaf, DrawableIterator):
-            self.iterators.append(leaf)
+            self.iterators.append(cast("AnyIterator", leaf))
             return (_ITERATOR, type(leaf))
         else:
             if isinstance(leaf, LoopedOver):

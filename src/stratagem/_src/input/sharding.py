@@ -80,7 +80,7 @@ def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerI
     if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA:
         _logger.warning(
             "The dataset reads no files, so every worker reads all of it and keeps its share. To read "
-            "less, use distribute_datasets_from_function; to silence this, choose "
+            "less, use distribute_datasets_from_function; to suppress this message, choose "
             "AutoShardPolicy.DATA."
         )
     if policy is AutoShardPolicy.FILE:

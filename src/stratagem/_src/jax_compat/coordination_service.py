@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["NO_TIMEOUT_SECONDS", "host_service"]
 
 NO_TIMEOUT_SECONDS = 10**7
-"""A timeout, in seconds, that never expires: the service and its clients declare nobody dead."""
+"""A timeout, in seconds, that never expires: the service and its clients declare no worker dead."""
 
 
 def host_service(address: str, num_workers: int) -> Any | None:

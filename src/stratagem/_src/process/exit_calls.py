@@ -22,7 +22,7 @@ def record_exit_calls() -> None:
     if sys.exit is not _exit:
         sys.exit = _exit
     for name in ("exit", "quit"):
-        quitter = getattr(builtins, name, None)
+        quitter: Any = getattr(builtins, name, None)
         # Without the module ``site`` there is none; interactive shells have their own.
         if type(quitter).__module__ == "_sitebuiltins":
             setattr(builtins, name, _Quitter(quitter))

@@ -98,13 +98,13 @@ def as_tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
         wanted = dtype
         if wanted is None:
             wanted = next(operand_of(leaf).dtype for leaf in _leaves(value) if _is_tensor(leaf))
-        parts = [as_tensor(item, None if _holds_tensor(item) else wanted) for item in value]
-        if len({part.dtype for part in parts}) > 1:
+        converted = [as_tensor(item, None if _holds_tensor(item) else wanted) for item in value]
+        if len({item.dtype for item in converted}) > 1:
             raise InvalidArgumentError(
-                f"Arrays in a list must have the same dtype, got {[p.dtype.name for p in parts]}. Convert "
+                f"Arrays in a list must have the same dtype, got {[p.dtype.name for p in converted]}. Convert "
                 "them with tf.cast."
             )
-        return as_tensor(jnp.stack(parts), dtype)
+        return as_tensor(jnp.stack(converted), dtype)
     if hasattr(value, "__jax_array__"):
         return _strong(value.__jax_array__(), dtype)
     if hasattr(value, "__array__"):

@@ -66,7 +66,7 @@ class NewDirectory:
             if not replace and path.exists():
                 raise NameTakenError(errno.EEXIST, "it exists", str(path))
             if self._lock.is_locked:
-                # Leftovers of a killed process: the lock is ours, so nobody is writing there.
+                # Leftovers of a killed process: the lock is ours, so no process is writing there.
                 shutil.rmtree(self.hidden, ignore_errors=True)
             elif self.hidden.exists():
                 raise NameTakenError(errno.EEXIST, "another process may be writing it", str(path))
