@@ -277,8 +277,8 @@ def _find_late(
     all_workers = ", ".join(names[i] for i in peers)
     return Finding(
         peers[0],
-        f"it did not end within {wait.seconds:.0f} s, although {all_workers} reached it too: it takes longer "
-        "than that, or the workers cannot reach each other",
+        f"it did not end within {wait.seconds:.0f} s, although {all_workers} reached it too: it takes "
+        "longer than that, or the workers cannot reach each other",
     )
 
 

@@ -101,8 +101,8 @@ def as_tensor(value: ArrayLike, dtype: DTypeLike = None) -> Tensor:
         converted = [as_tensor(item, None if _holds_tensor(item) else wanted) for item in value]
         if len({item.dtype for item in converted}) > 1:
             raise InvalidArgumentError(
-                f"Arrays in a list must have the same dtype, got {[p.dtype.name for p in converted]}. Convert "
-                "them with tf.cast."
+                "Arrays in a list must have the same dtype, got "
+                f"{[item.dtype.name for item in converted]}. Convert them with tf.cast."
             )
         return as_tensor(jnp.stack(converted), dtype)
     if hasattr(value, "__jax_array__"):
