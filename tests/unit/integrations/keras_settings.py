@@ -25,6 +25,8 @@ STRATEGIES = {
     "mirrored2_one_device": lambda: sg.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=sg.distribute.ReductionToOneDevice("CPU:1")
     ),
+    "central2": lambda: sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0"),
+    "central_apart": lambda: sg.distribute.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:0"),
     "tpu2x2": _tpu,
 }
 

@@ -297,12 +297,23 @@ def tpu(num_cores):
     return sg.distribute.TPUStrategy(experimental_device_assignment=assignment)
 
 
+def central(devices):
+    return sg.distribute.CentralStorageStrategy(devices, "CPU:0")
+
+
+@pytest.mark.parametrize("train", named([one_batch_at_a_time, callbacks]))
+def test_weights_on_one_device_are_trained_by_two(train):
+    assert_same(train, central(["CPU:1", "CPU:2"]))
+
+
 STRATEGIES = {
     "one_device": lambda: sg.distribute.OneDeviceStrategy("CPU:1"),
     "mirrored4": lambda: mirrored(4),
     "tpu2": lambda: tpu(1),
     "tpu2x2": lambda: tpu(2),
     "one_worker": lambda: sg.distribute.MultiWorkerMirroredStrategy(),
+    "central2": lambda: central(["CPU:0", "CPU:1"]),
+    "central_apart": lambda: central(["CPU:1", "CPU:2"]),
 }
 
 

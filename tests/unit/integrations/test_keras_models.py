@@ -1,5 +1,6 @@
 """Which strategy a Keras model belongs to: what is refused, saved, loaded, cloned and restored."""
 
+import jax
 import numpy as np
 import pytest
 from keras_training import KERAS_ARRAYS, keras, make_data, mirrored, scope_of, small_model
@@ -74,13 +75,13 @@ def test_layers_of_two_scopes_are_refused():
             model.compile("sgd", "mse")
 
 
-@pytest.mark.parametrize("make", [sg.distribute.CentralStorageStrategy], ids=["central"])
-def test_a_strategy_that_cannot_run_keras_is_refused(make):
-    with (
-        make(["CPU:0", "CPU:1"]).scope(),
-        pytest.raises(sg.errors.UnsupportedError, match="Mirrored"),
-    ):
-        keras.Sequential([keras.layers.Dense(1)])
+def test_a_model_on_one_device_takes_arrays_of_another():
+    strategy = sg.distribute.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
+    with strategy.scope():
+        model = small_model()
+    x = jax.device_put(np.ones((2, 3), np.float32), jax.devices()[1])
+    np.testing.assert_allclose(model(x), model.predict(np.asarray(x), verbose=0), rtol=1e-6)
+    assert {w.twin.device for w in model.weights} == set(strategy.extended.parameter_devices)
 
 
 def test_no_training_inside_a_replica():

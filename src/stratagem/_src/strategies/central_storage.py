@@ -17,7 +17,7 @@ from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchroni
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["CentralStorageStrategy"]
+__all__ = ["CentralExtended", "CentralStorageStrategy"]
 
 
 class CentralStorageStrategy(Strategy):
@@ -47,10 +47,12 @@ class CentralStorageStrategy(Strategy):
         device = resolve_devices(parameter_device or "CPU:0")[0]
         root = device if device in group.devices else None
         warn_if_unsynchronized(type(self).__name__)
-        super().__init__(_CentralExtended(self, group, ReductionToOneDevice(root), device))
+        super().__init__(CentralExtended(self, group, ReductionToOneDevice(root), device))
 
 
-class _CentralExtended(StrategyExtended):
+class CentralExtended(StrategyExtended):
+    """Places variables on one device, the parameter device."""
+
     def __init__(
         self,
         strategy: CentralStorageStrategy,
@@ -60,6 +62,11 @@ class _CentralExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, group, cross_device_ops)
         self._parameter_device = parameter_device
+
+    @property
+    def parameter_device(self) -> jax.Device:
+        """The device of the variables."""
+        return self._parameter_device
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:

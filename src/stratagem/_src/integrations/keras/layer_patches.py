@@ -32,7 +32,8 @@ from stratagem._src.integrations.keras.owner_scope import creation_strategy, own
 from stratagem._src.integrations.keras.plain_variables import as_placed_variable
 from stratagem._src.integrations.keras.replicas import eager_replica_context, multi_replica_context
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
-from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.central_storage import CentralExtended
 from stratagem._src.tensorflow_api.random_seeds import set_seed
 from stratagem._src.variables import frames
 
@@ -77,8 +78,8 @@ def call_layer(layer: KerasLayer, *args: Argument, **kwargs: Argument) -> Any:
     if any(map(_is_committed, jax.tree.leaves((args, kwargs)))):
         owner = None if under_jit() or multi_replica_context() is not None else owner_of(layer)
         if owner is not None:
-            group = owner.replica_group
-            args, kwargs = jax.tree.map(lambda leaf: _move_to_weights(leaf, group), (args, kwargs))
+            place = _place_of_weights(owner)
+            args, kwargs = jax.tree.map(lambda leaf: _move_to(leaf, place), (args, kwargs))
     return CALL_LAYER(layer, *args, **kwargs)
 
 
@@ -86,13 +87,18 @@ def _is_committed(leaf: Leaf) -> bool:
     return isinstance(leaf, jax.Array) and not is_tracer(leaf) and leaf.committed
 
 
-def _move_to_weights(leaf: Leaf, group: ReplicaGroup) -> Any:
+def _place_of_weights(strategy: Strategy) -> jax.sharding.Sharding:
+    group, extended = strategy.replica_group, strategy.extended
+    # A stateless scope has the weights on all devices, also those of a central variable.
+    if isinstance(extended, CentralExtended) and not in_stateless_scope():
+        return jax.sharding.SingleDeviceSharding(extended.parameter_device)
     # Each of several processes computes alone, with its local copy of the weights.
-    place = (
-        jax.sharding.SingleDeviceSharding(group.local_devices[0])
-        if group.spans_processes
-        else group.replicated
-    )
+    if group.spans_processes:
+        return jax.sharding.SingleDeviceSharding(group.local_devices[0])
+    return group.replicated
+
+
+def _move_to(leaf: Leaf, place: jax.sharding.Sharding) -> Any:
     if not _is_committed(leaf) or leaf.sharding.device_set == place.device_set:
         return leaf
     moved, mask = jax.device_put(leaf, place), mask_of(leaf)

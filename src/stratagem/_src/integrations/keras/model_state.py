@@ -26,6 +26,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
 )
 from stratagem._src.mesh.dispatch_queue import interrupting_error
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.locking import STORAGE_LOCK, Owner, acquire, store_private_copy
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
@@ -258,7 +259,7 @@ class _Taken:
 
 def _read_array(variable: KerasVariable, group: ReplicaGroup) -> Any:
     twin: Variable = variable.twin
-    if isinstance(twin, MirroredVariable):
+    if isinstance(twin, (MirroredVariable, CentralVariable)):
         with STORAGE_LOCK:
             return twin.take_for_program(group, donate=False)
     # The aggregated value of all replicas, copied: the variable keeps its own values.
@@ -273,7 +274,7 @@ def _read_array(variable: KerasVariable, group: ReplicaGroup) -> Any:
 def _private_array(variable: KerasVariable, array: Tensor, group: ReplicaGroup) -> Any:
     """Returns the taken array, or a copy if other code holds it too."""
     twin: Variable = variable.twin
-    if not isinstance(twin, MirroredVariable):
+    if not isinstance(twin, (MirroredVariable, CentralVariable)):
         return array
     with STORAGE_LOCK:
         return twin.take_for_program(group, donate=True)
@@ -288,6 +289,8 @@ def _store(variable: KerasVariable, array: Tensor, group: ReplicaGroup) -> None:
         variable.assign(group.local_view(array))
     elif isinstance(twin, MirroredVariable):
         store_private_copy(twin, group.replicate(array))
+    elif isinstance(twin, CentralVariable):
+        store_private_copy(twin, twin.place(group.local_view(array)))
     elif twin.aggregation is VariableAggregation.SUM and group.size > 1:
         # The whole value goes to one replica: equal shares would be rounded.
         value = np.asarray(group.local_view(array))

@@ -15,8 +15,10 @@ from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, in_stateless_scope
 from stratagem._src.integrations.keras.replicas import eager_replica_context, multi_replica_context
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.strategies.central_storage import CentralExtended
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.variables import frames
+from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.locking import STORAGE_LOCK
@@ -140,7 +142,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             return known
         # Allowed inside jax.jit and similar transformations, unlike for stratagem.Variable: Keras reads
         # weights in lax.scan (recurrent layers) and during shape inference.
-        if not isinstance(twin, MirroredVariable):
+        if not isinstance(twin, (MirroredVariable, CentralVariable)):
             return twin._eager_value()
         # Another thread may take the array right now; its first step would then donate the array that is
         # read here. Under the lock the array is either still in the variable, which records that it is
@@ -259,10 +261,12 @@ def check_strategy(strategy: Strategy) -> None:
     Raises:
         UnsupportedError: If not.
     """
-    if context.has_strategy() and not isinstance(strategy.extended, MirroredExtended):
+    if context.has_strategy() and not isinstance(
+        strategy.extended, (MirroredExtended, CentralExtended)
+    ):
         raise UnsupportedError(
-            f"Keras needs mirrored variables, and {type(strategy).__name__} does not create them. "
-            "Create Keras objects in the scope of a MirroredStrategy, "
+            f"Keras needs variables in this process, and {type(strategy).__name__} does not create "
+            "them. Create Keras objects in the scope of a MirroredStrategy, CentralStorageStrategy, "
             "MultiWorkerMirroredStrategy, TPUStrategy or OneDeviceStrategy, or write the model with "
             "stratagem.Variable."
         )
