@@ -378,7 +378,7 @@ def test_arguments_at_creation(strategy):
     with pytest.raises(ValueError, match="must have the declared shape"):
         make(strategy, [1.0, 2.0], shape=[3])
     for shape in ([None], sg.TensorShape(None)):
-        with pytest.raises(NotImplementedError, match="is fixed"):
+        with pytest.raises(NotImplementedError, match="must be fully defined"):
             make(strategy, [1.0, 2.0], shape=shape)
     with pytest.raises(ValueError, match="bogus"):
         make(strategy, 1.0, aggregation="bogus")

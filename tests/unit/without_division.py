@@ -19,7 +19,7 @@ without_division = pytest.mark.parametrize(
         (lambda: sg.distribute.CentralStorageStrategy(_CPUS), "CentralStorageStrategy"),
         (
             lambda: sg.distribute.MirroredStrategy(_CPUS, cross_device_ops=Largest()),
-            "not by Largest",
+            "not with Largest",
         ),
     ],
 )

@@ -22,7 +22,7 @@ def step():
 def notice(handler, number=signal.SIGTERM):
     """Sends a signal and waits until it has been passed on."""
     os.kill(os.getpid(), number)
-    poll(lambda: handler._boundary._is_called)
+    poll(lambda: handler._stop._is_requested)
 
 
 def poll(condition):

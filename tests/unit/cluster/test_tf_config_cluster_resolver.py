@@ -122,7 +122,11 @@ TWO = {"worker": ["127.0.0.1:4711", "127.0.0.1:4712"]}
         (ONE, {}, "task_type must be one of .*got None"),
         ({"worker": []}, {"type": "worker", "index": 0}, "task of job 'worker', got 0"),
         ({"chief": ["a:1", "b:1"]}, {"type": "chief", "index": 0}, "at most one 'chief', got 2"),
-        ({"worker": ["a:0", "b:1"]}, {"type": "worker", "index": 1}, "port of worker 0, .*'a:0'"),
+        (
+            {"worker": ["a:0", "b:1"]},
+            {"type": "worker", "index": 1},
+            "leader worker 0 must have a port.*'a:0'",
+        ),
     ],
 )
 def test_a_task_that_cannot_be_is_refused_at_once(set_config, cluster, task, said):

@@ -74,8 +74,8 @@ def halts_of(num_workers, calls, in_step):
         for step in range(NUM_STEPS):
             for caller, at in calls:
                 if (worker, step) == (caller, at):
-                    boundaries[worker].call("notice")
-            if boundaries[worker].come():
+                    boundaries[worker].request("notice")
+            if boundaries[worker].reach_boundary():
                 halts[worker].append(step)
             if in_step:
                 collective.wait(30)

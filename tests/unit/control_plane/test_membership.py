@@ -241,7 +241,7 @@ def test_a_comparison_can_be_cancelled(meeting):
 
 def test_a_part_can_be_given_without_waiting_for_the_others(meeting):
     first, second = watches(meeting)
-    second.give("a", 0, "process 1: it failed")
+    second.contribute("a", 0, "process 1: it failed")
     assert compare(first) == (["more", "process 1: it failed"], 0)
 
 
@@ -545,7 +545,7 @@ def test_too_late_to_join():
     import jax
 
     jax.devices()
-    with pytest.raises(BackendStartedError, match="before anything computes"):
+    with pytest.raises(BackendStartedError, match="before the JAX backend is initialized"):
         jax_runtime.check_not_started()
 
 

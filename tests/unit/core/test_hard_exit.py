@@ -16,7 +16,7 @@ atexit.register(lambda: print("first registered"))
 # Without the rest of the library, which takes long to import.
 package = sys.modules["stratagem"] = types.ModuleType("stratagem")
 package.__path__ = {list(stratagem.__path__)!r}
-from stratagem._src.core import hard_exit as module
+from stratagem._src.process import hard_exit as module
 from stratagem._src.process.hard_exit import HardExit
 stuck = threading.Thread(target=ctypes.CDLL(None).pause, daemon=True)
 stuck.start()

@@ -134,7 +134,7 @@ def test_plain_classes_are_saved_by_their_attributes(tmp_path):
             self.w = sg.Variable(1.0)
 
     model = Model()
-    with pytest.raises(ValueError, match=r"give vars\(object\)"):
+    with pytest.raises(ValueError, match=r"pass vars\(object\)"):
         sg.train.Checkpoint(model=model)
     path = sg.train.Checkpoint(model=vars(model)).save(tmp_path / "saved")
     model.w.assign(5.0)

@@ -193,7 +193,7 @@ def test_shares_of_one_size_of_global_batches_of_different_sizes_are_refused():
     ]
     for given in run(Meeting(2), shared):
         assert given[:2] == [(4, False)] * 2
-        assert "at step 2 of iteration 0" in given[2]
+        assert "At step 2 of iteration 0" in given[2]
         assert "process 0 has a global batch of rows: 8; process 1 has a global" in given[2]
 
 

@@ -152,8 +152,8 @@ def test_one_core_of_a_tpu():
         ({"computation_shape": [1, 1, 2]}, "computation_shape must have 4"),
         ({"computation_shape": [1, 1, 0, 1]}, "integers >= 1"),
         ({"computation_stride": [1, 1, 1.5, 1]}, "computation_stride"),
-        ({"computation_shape": [1, 1, 2, 2]}, r"\[1, 1, 2, 2\].*\[2, 2, 1, 2\], but 0 do"),
-        ({"num_replicas": 9}, "9 replica.*but 8 do"),
+        ({"computation_shape": [1, 1, 2, 2]}, r"\[1, 1, 2, 2\].*\[2, 2, 1, 2\], but only 0 fit"),
+        ({"num_replicas": 9}, "9 replica.*but only 8 fit"),
         ({"num_replicas": 0}, "at least 1"),
     ],
 )

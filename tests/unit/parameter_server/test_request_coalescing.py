@@ -94,7 +94,7 @@ def interrupt_call(number, call):
 
     def profile(frame, event, _):
         nonlocal seen
-        if frame.f_code.co_filename.endswith(("joint_sending.py", "fair_lock.py")):
+        if frame.f_code.co_filename.endswith(("request_coalescing.py", "fair_lock.py")):
             seen += event in ("call", "c_return")
             if seen == number:
                 seen += 1

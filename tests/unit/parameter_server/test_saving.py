@@ -163,7 +163,7 @@ def test_the_state_of_another_optimizer_is_refused(servers, tmp_path, saved, int
     path = Training(servers, saved, steps=3).checkpoint.save(tmp_path / "ckpt")
     other = Training(servers, into, steps=steps)
     before = other.everything(servers)
-    with pytest.raises(sg.errors.InvalidArgumentError, match="that of another optimizer"):
+    with pytest.raises(sg.errors.InvalidArgumentError, match="the state of another optimizer"):
         other.checkpoint.restore(path)
     assert other.everything(servers) == before
 

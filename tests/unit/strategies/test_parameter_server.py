@@ -139,7 +139,7 @@ def test_it_and_its_variables_stay_themselves_in_one_process(make):
         ({"ps": ["p:1"], "worker": ["w:1"]}, "worker", "this task is worker 0"),
         ({"ps": {1: "p:1"}, "worker": ["w:1"]}, None, "none for ps \\[0\\]"),
         ({"ps": [], "worker": ["w:1"]}, None, "none for ps 0"),
-        ({**ONE_OF_EACH, "judge": ["j:1"]}, None, r"some of .*got \['judge'\]"),
+        ({**ONE_OF_EACH, "judge": ["j:1"]}, None, r"among .*got \['judge'\]"),
         ({**ONE_OF_EACH, "chief": ["c:1", "c:2"]}, None, "at most one chief, got 2"),
         ({**ONE_OF_EACH, "evaluator": ["e:1", "e:2"]}, None, "at most one evaluator, got 2"),
         (ONE_OF_EACH, "judge", "task type must be one of .*got 'judge'"),

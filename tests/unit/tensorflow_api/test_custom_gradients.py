@@ -47,7 +47,9 @@ def test_what_a_custom_rule_captures_has_no_silent_gradient(name, compiled):
             tape.watch([x, captured])
             y = _with_rules(captured)[name](x)
             z = _with_rules(jax.lax.stop_gradient(captured))[name](x)
-        with pytest.raises(UnsupportedError, match="without being given it"):
+        with pytest.raises(
+            UnsupportedError, match="with respect to a value that the function captures"
+        ):
             tape.gradient(y, captured)
         assert tape.gradient(z, captured) is None
         return tape.gradient(y, x)
@@ -66,7 +68,9 @@ def test_a_compiled_branch_with_a_rule_that_captures_is_refused():
             y = jax.lax.cond(x[0] > 0, rule, lambda x: x[0], x)
         return tape.gradient(y, captured)
 
-    with pytest.raises(UnsupportedError, match="without being given it"):
+    with pytest.raises(
+        UnsupportedError, match="with respect to a value that the function captures"
+    ):
         differentiate(tf.constant([1.0, 5.0]))
 
 
@@ -77,7 +81,9 @@ def test_an_outer_tape_differentiates_what_an_inner_one_cannot():
         with tf.GradientTape() as inner:
             inner.watch(captured)
             y = _with_rules(captured)["vjp"](x)
-    with pytest.raises(UnsupportedError, match="without being given it"):
+    with pytest.raises(
+        UnsupportedError, match="with respect to a value that the function captures"
+    ):
         inner.gradient(y, captured)
     assert outer.gradient(y, x).tolist() == [2.0, 2.0]
 

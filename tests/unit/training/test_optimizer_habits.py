@@ -82,6 +82,6 @@ def test_iterations_can_be_set(w, built):
 def test_a_complex_gradient_of_a_real_variable_is_refused():
     w = sg.Variable(np.zeros(3, np.float32), name="w")
     optimizer = sg.train.Optimizer(optax.sgd, learning_rate=1.0)
-    with pytest.raises(ValueError, match=r"'w:0', which is float32, is real, got complex64"):
+    with pytest.raises(ValueError, match=r"'w:0', which is float32, must be real, got complex64"):
         optimizer.apply_gradients([(jnp.ones(3, jnp.complex64), w)])
     assert w.numpy().tolist() == [0, 0, 0]

@@ -125,7 +125,7 @@ def test_a_listener_full_of_slow_peers_lets_a_task_in(credentials, monkeypatch):
 def test_a_place_that_was_lost_is_told_when_it_is_left(clock):
     places = ConnectionLimiter(1, lambda: clock[0])
     pairs = [socket.socketpair() for _ in range(2)]
-    slow = places.enter(pairs[0][0], "a")
+    slow = places.acquire(pairs[0][0], "a")
     clock[0] = 2.0
     left = []
 
@@ -135,7 +135,7 @@ def test_a_place_that_was_lost_is_told_when_it_is_left(clock):
 
     thread = threading.Thread(target=leave_when_woken)
     thread.start()
-    kept = places.enter(pairs[1][0], "a")
+    kept = places.acquire(pairs[1][0], "a")
     thread.join(10)
     assert left == [False]
     assert kept.release()

@@ -117,7 +117,7 @@ def test_all_is_sent_before_the_end(ends):
 def test_anything_but_a_json_object_is_refused(ends, body):
     host = DuplexStream(ends[0])
     ends[1].send(Kind.EVENT, "", Message(body), None)
-    with pytest.raises(RendezvousError, match="guest:3 sent something else"):
+    with pytest.raises(RendezvousError, match="guest:3 sent a message that is not a JSON object"):
         host.receive(soon())
 
 

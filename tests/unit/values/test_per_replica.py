@@ -69,7 +69,7 @@ def test_the_replicas_are_known_from_the_devices(group):
 
 def test_of_other_replicas(group, other_group):
     kept = PerReplica.from_global(group, group.assemble([np.zeros(1)] * 2), scalar=False)
-    with pytest.raises(ValueError, match="with the strategy it came from"):
+    with pytest.raises(ValueError, match="with the strategy that created it"):
         check_size(kept, other_group)
     with pytest.raises(ValueError, match=r"each of the 2 replicas .* got 3"):
         PerReplica([1, 2, 3]).global_array(group)

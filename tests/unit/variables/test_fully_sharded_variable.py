@@ -105,7 +105,7 @@ def test_the_block_may_be_inside_or_around_the_replicas(wrap):
 def test_where_variables_cannot_be_divided(make, said):
     with make().scope(), FullySharded(), pytest.raises(NotImplementedError, match=said):
         sg.Variable(jnp.ones(4096))
-    with pytest.raises(ValueError, match="1 or more, got 0"):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
         FullySharded(min_size=0)
 
 

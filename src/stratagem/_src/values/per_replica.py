@@ -239,7 +239,7 @@ def check_size(value: PerReplica, group: ReplicaGroup) -> None:
         raise ValueError(
             f"A PerReplica value must have a component for each of the {group.local_size} replicas on "
             f"{', '.join(group.local_device_names)}, got {count} of "
-            f"{value._group or 'another strategy'}. Use the value with the strategy it came from."
+            f"{value._group or 'another strategy'}. Use the value with the strategy that created it."
         )
 
 

@@ -132,7 +132,7 @@ def test_a_worker_that_answers_with_nonsense(
     cluster.stop("worker", 1)
     cluster.stop("worker", 0)
     with monkeypatch.context() as corrupt:
-        corrupt.setattr(WorkerService, "_exchange", lambda service, request: answer)
+        corrupt.setattr(WorkerService, "_poll", lambda service, request: answer)
         cluster.start("worker", 0)
     coordinator = cluster.coordinator()
     outcomes = in_thread(lambda: coordinator.schedule(abs, (-1,)).fetch())

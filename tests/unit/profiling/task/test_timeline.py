@@ -128,7 +128,7 @@ def test_the_command_puts_the_latest_run_on_a_time_line(profile, tmp_path, capsy
     assert main(["timeline", str(tmp_path / RUNS / "2026_01_01_00_00_00")]) == 0
     assert len(list(tmp_path.glob("*.gz"))) == 2
     assert main(["timeline", str(tmp_path / RUNS)]) == 2
-    assert "there are no profiles" in capsys.readouterr().err
+    assert "contains no profiles" in capsys.readouterr().err
 
 
 def test_a_folder_with_something_else_is_refused(profile, tmp_path):

@@ -152,7 +152,7 @@ def test_a_server_that_is_started_again(server):
 def test_a_server_that_does_not_come():
     alone = Island("127.0.0.1:1", 0, timeout_seconds=0.5)
     with pytest.raises(
-        DeadlineExceededError, match=r"could not reach the server .* 127\.0\.0\.1:1"
+        DeadlineExceededError, match=r"could not reach the island server .* 127\.0\.0\.1:1"
     ):
         alone.islands.join()
 

@@ -487,7 +487,7 @@ def _place(island: int | None, num_islands: int | None, server: str | None) -> I
 def _check_integer(name: str, value: int, minimum: int, maximum: int | None) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if not is_integer or value < minimum or (maximum is not None and value > maximum):
-        limits = f"at minimum {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        limits = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise InvalidArgumentError(f"{name} must be an integer, {limits}, got {value!r}.")
 
 
@@ -504,7 +504,7 @@ def _check_variables(leaves: Sequence[Any], variables: Sequence[Any]) -> None:
                 f"{np.dtype(variable.dtype).name}. Leave it out."
             )
     if not variables:
-        raise InvalidArgumentError("LocalUpdates needs at minimum one variable, got none.")
+        raise InvalidArgumentError("LocalUpdates needs at least one variable, got none.")
 
 
 def _short(texts: list[str]) -> str:
