@@ -6,6 +6,11 @@ from stratagem._src.checkpoint.checkpoint import Checkpoint
 from stratagem._src.checkpoint.locating import checkpoints_iterator, latest_checkpoint
 from stratagem._src.checkpoint.manager import CheckpointManager
 from stratagem._src.checkpoint.options import CheckpointOptions
+from stratagem._src.checkpoint.tensorflow.checkpoint_reader import (
+    list_variables,
+    load_checkpoint,
+    load_variable,
+)
 from stratagem._src.cluster import ClusterDef, ClusterSpec, JobDef, ServerDef
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.tfrecord.example_message import (
@@ -47,6 +52,9 @@ __all__ = [
     "checkpoints_iterator",
     "elastic",
     "latest_checkpoint",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
     "progress",
     "report",
 ]

@@ -51,6 +51,16 @@ def test_into_another_number_of_shards_and_servers(servers, three_servers, tmp_p
             np.testing.assert_array_equal(variables[name].numpy(), variable.numpy())
 
 
+def test_from_a_checkpoint_of_tensorflow(servers):
+    """Its table is in three slices, which are not those of the shards; a transfer has 3 rows."""
+    path = Path(__file__).parents[1] / "checkpoint/of_tensorflow/files/partitioned/model.ckpt"
+    table = servers.sharded(np.zeros((7, 2)), num_shards=2)
+    bias = servers.variable(np.zeros(2), server=1)
+    sg.train.Checkpoint(net={"embedding": table}, bias=bias).restore(path).assert_consumed()
+    np.testing.assert_array_equal(table.numpy(), np.arange(14).reshape(7, 2) / 8)
+    np.testing.assert_array_equal(bias.numpy(), [0, 0.125])
+
+
 def test_a_restored_optimizer_goes_on_as_before(servers, tmp_path):
     """Steps, save, restore into other shards, steps: the same as all steps at once."""
     dense, rows = (

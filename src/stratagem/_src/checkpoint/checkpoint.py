@@ -11,6 +11,7 @@ from typing import Any
 from stratagem._src.checkpoint.async_save import AsyncSave
 from stratagem._src.checkpoint.collective_commit import CollectiveCommit
 from stratagem._src.checkpoint.format.reader import open_checkpoint
+from stratagem._src.checkpoint.format.saved_state import SavedCheckpoint
 from stratagem._src.checkpoint.format.tree_metadata import array_key
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects, Keys, named_objects
 from stratagem._src.checkpoint.optimizer_saving import (
@@ -23,6 +24,8 @@ from stratagem._src.checkpoint.restore_status import RestoreStatus
 from stratagem._src.checkpoint.restoring import stage_all
 from stratagem._src.checkpoint.saved_values import Change, IteratorPosition, SavedValue
 from stratagem._src.checkpoint.saving import Contents, Target, prepare_save
+from stratagem._src.checkpoint.tensorflow.locations import is_tensorflow_checkpoint
+from stratagem._src.checkpoint.tensorflow.matched_checkpoint import MatchedCheckpoint
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
@@ -53,6 +56,8 @@ class Checkpoint:
     variables: they must see the path, too.
 
     Args:
+        root: An object that has no name of its own, and is called ``"root"``: of a TensorFlow checkpoint it
+            gets what was saved as the root, such as the model of a SavedModel.
         **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, the loop of an elastic
             function, Keras layers, models, optimizers and metrics, objects of ``flax.nnx``, arrays, Python
             numbers, or structures of them, by name. Keras objects must be built before they are saved; an
@@ -82,11 +87,11 @@ class Checkpoint:
     _counter: Variable | None
     _last: AsyncSave | None
 
-    def __init__(self, **objects: PyTree) -> None:
+    def __init__(self, root: PyTree = None, **objects: PyTree) -> None:
         self._count = 0
         self._counter = None
         self._last = None
-        self._take(objects, allows_unbuilt=True)
+        self._take(objects if root is None else {"root": root, **objects}, allows_unbuilt=True)
 
     def _take(self, given: Mapping[str, Any], *, allows_unbuilt: bool = False) -> None:
         found = named_objects(given, allows_unbuilt=allows_unbuilt)
@@ -220,8 +225,9 @@ class Checkpoint:
         at its first step. An unbuilt Keras object is checked and restored on its first call or step.
 
         Args:
-            save_path: A path that ``save`` returned; a directory that Orbax wrote; or one in our format
-                before Orbax.
+            save_path: A path that ``save`` returned; a directory that Orbax wrote; one in our format
+                before Orbax; or a checkpoint of TensorFlow: the prefix of its files, a SavedModel's
+                directory, or an ``.h5`` file with the weights of a Keras 2 model.
             options: Accepted for compatibility with TensorFlow.
 
         Returns:
@@ -261,8 +267,14 @@ class Checkpoint:
             if save_path is None:
                 return None
             path = Path(save_path)
-            saved = open_checkpoint(path, commit.worker)
-            staged, unused = stage_all(self._objects, saved, path, commit.num_workers)
+            saved: SavedCheckpoint
+            objects = self._objects
+            if is_tensorflow_checkpoint(path):
+                saved = matched = MatchedCheckpoint(path, self._given, objects)
+                objects = matched.objects
+            else:
+                saved = open_checkpoint(path, commit.worker)
+            staged, unused = stage_all(objects, saved, path, commit.num_workers)
             changes.extend(staged)
             left.extend(unused)
             if with_counter and COUNTER in saved.names:

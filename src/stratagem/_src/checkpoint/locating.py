@@ -12,6 +12,11 @@ from stratagem._src.checkpoint.async_save import wait_for_saves
 from stratagem._src.checkpoint.format.directories import numbered
 from stratagem._src.checkpoint.format.former.reader import INDEX_FILE
 from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE
+from stratagem._src.checkpoint.tensorflow.locations import (
+    STATE_FILE,
+    latest_in_state_file,
+    saved_time,
+)
 
 __all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint", "make_latest"]
 
@@ -50,19 +55,24 @@ def latest_checkpoint(
 ) -> str | None:
     """Returns the path of the latest checkpoint in a directory, or ``None``.
 
-    It waits for a pending save of this process into the directory.
+    It waits for a pending save of this process into the directory. Of our checkpoints and the one that
+    TensorFlow's ``checkpoint`` file names it is the one that was written last.
 
     Args:
         checkpoint_dir: The directory.
-        latest_filename: Accepted for compatibility with TensorFlow, which keeps a list in a file.
+        latest_filename: The name of the file in which TensorFlow lists checkpoints; default
+            ``"checkpoint"``. We write none.
 
     >>> import tempfile
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
     True
     """
     wait_for_saves(Path(checkpoint_dir))
-    found = complete_checkpoints(Path(checkpoint_dir))
-    return str(found[-1][1]) if found else None
+    found = complete_checkpoints(Path(checkpoint_dir))[-1:]
+    theirs = latest_in_state_file(Path(checkpoint_dir), latest_filename or STATE_FILE)
+    if theirs is not None:
+        found.append((saved_time(theirs), theirs))
+    return str(max(found)[1]) if found else None
 
 
 def checkpoints_iterator(

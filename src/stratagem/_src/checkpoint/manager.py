@@ -15,6 +15,7 @@ from stratagem._src.checkpoint.checkpoint import Checkpoint
 from stratagem._src.checkpoint.format.directories import remove_directory, remove_leftovers
 from stratagem._src.checkpoint.locating import complete_checkpoints
 from stratagem._src.checkpoint.options import CheckpointOptions
+from stratagem._src.checkpoint.tensorflow.locations import latest_in_state_file
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import IntegerLike
 
@@ -113,9 +114,15 @@ class CheckpointManager:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the latest checkpoint, or ``None``."""
+        """The path of the latest checkpoint, or ``None``.
+
+        Before the first save, in a directory of TensorFlow's manager, this is TensorFlow's latest.
+        """
         paths = self.checkpoints
-        return paths[-1] if paths else None
+        if paths:
+            return paths[-1]
+        theirs = latest_in_state_file(Path(self._directory))
+        return None if theirs is None else str(theirs)
 
     def save(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from stratagem._src.checkpoint.format.saved_state import SavedArray, SavedCheckpoint
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects
@@ -16,6 +15,7 @@ from stratagem._src.checkpoint.saved_values import (
     SavedVariable,
 )
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
+from stratagem._src.core.types import Leaf
 from stratagem._src.parameter_server.client.remote_arrays import VariableArray, check_held
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore
 from stratagem._src.variables.foreign_variables import trackable_variables, when_built
@@ -77,38 +77,29 @@ def stage_all(
     return changes, sorted(unused)
 
 
-def _stage_later(name: str, unbuilt: Any, saved: SavedCheckpoint, path: Path) -> Change:
+def _stage_later(name: str, unbuilt: Leaf, saved: SavedCheckpoint, path: Path) -> Change:
     """Reads the values of an unbuilt object now, because the checkpoint may be gone when it is built."""
-    arrays = {
-        found.removeprefix(f"{name}/"): saved.array(found)
-        for found in saved.names
-        if found.startswith(f"{name}/")
-    }
-    if not arrays:
-        raise NotFoundError(f"The checkpoint {path} has no {name!r}; it has {sorted(saved.names)}.")
-    values = {key: array.read() for key, array in arrays.items()}
+    values_for = saved.deferred(name, unbuilt)
 
     # The built object is an argument, not a capture: a pending restore must not keep the object alive.
-    def restore(built: Any) -> None:
+    def restore(built: Leaf) -> None:
         held = trackable_variables(built) or {}
+        values = values_for(built, held)
         why = [
             f"{name}/{key} {mismatch}"
-            for key, variable in held.items()
-            if key in arrays
-            and (mismatch := SavedVariable(variable).mismatch(arrays[key])) is not None
+            for key, value in values.items()
+            if (mismatch := SavedVariable(held[key]).mismatch(value)) is not None
         ]
-        if held.keys() != arrays.keys():
-            why.append(f"{name!r} has {len(held)} variables, but the checkpoint {len(arrays)}")
         if why:
             raise InvalidArgumentError(
                 f"Objects must match the checkpoint {path} in shape and dtype: {'; '.join(why)}. Create "
                 "them as they were saved."
             )
-        for key, variable in held.items():
-            if variable.initialized:
-                variable.assign(values[key])
+        for key, value in values.items():
+            if held[key].initialized:
+                held[key].assign(value)
             else:  # created by the function being traced, which would compute the initial value
-                variable.initialize(values[key])
+                held[key].initialize(value)
 
     return lambda: when_built(unbuilt, restore)
 

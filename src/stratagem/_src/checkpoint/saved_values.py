@@ -85,7 +85,7 @@ class _OfOneShape:
     shape: Any
     dtype: Any
 
-    def mismatch(self, saved: SavedArray) -> str | None:
+    def mismatch(self, saved: SavedArray | Array) -> str | None:
         """Returns the difference in shape or dtype, or ``None``."""
         if (saved.shape, saved.dtype) == (self.shape, self.dtype):
             return None

@@ -9,9 +9,11 @@ from google_crc32c import value as crc32c
 from stratagem._src.checkpoint.format.array_store import MANIFEST_FILE, ArrayOnDisk, array_context
 from stratagem._src.checkpoint.format.former.reader import INDEX_FILE, FormerCheckpoint
 from stratagem._src.checkpoint.format.saved_state import (
+    DeferredValues,
     OptimizerArrays,
     SavedArray,
     SavedCheckpoint,
+    deferred_by_key,
 )
 from stratagem._src.checkpoint.format.tree_metadata import (
     METADATA_FILE,
@@ -20,6 +22,7 @@ from stratagem._src.checkpoint.format.tree_metadata import (
     TreeMetadata,
     array_key,
 )
+from stratagem._src.core import types
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 __all__ = ["OF_VARIABLES", "SHARED", "UNKNOWN", "open_checkpoint", "owner_key", "worker_key"]
@@ -121,6 +124,10 @@ class _OrbaxCheckpoint:
             zarr3=self._metadata.zarr3,
             in_store=self._metadata.in_store,
         )
+
+    def deferred(self, name: str, unbuilt: types.Leaf) -> DeferredValues:
+        """Returns the values of an unbuilt object, by the keys of its variables."""
+        return deferred_by_key(self, name, self._directory)
 
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["OptimizerArrays", "SavedArray", "SavedCheckpoint", "VariableKey"]
+from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
+from stratagem._src.core.types import Leaf
+
+__all__ = [
+    "DeferredValues",
+    "OptimizerArrays",
+    "SavedArray",
+    "SavedCheckpoint",
+    "VariableKey",
+    "deferred_by_key",
+]
+
+DeferredValues = Callable[[Leaf, Mapping[str, Any]], Mapping[str, np.ndarray[Any, Any]]]
+"""Returns the values of an object that is built by now, given the object and its variables by key."""
 
 VariableKey = str | int
 """The name of an optimizer's variable in the checkpoint; its index in the optimizer if it has none."""
@@ -82,3 +96,40 @@ class SavedCheckpoint(Protocol):
 
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""
+
+    def deferred(self, name: str, unbuilt: Leaf) -> DeferredValues:
+        """Reads the values of an unbuilt object now: the checkpoint may be gone when it is built.
+
+        Raises:
+            NotFoundError: If the checkpoint has none.
+        """
+
+
+def deferred_by_key(saved: SavedCheckpoint, name: str, path: Path) -> DeferredValues:
+    """Reads the values of an unbuilt object that were saved under the keys of its variables.
+
+    Args:
+        saved: The checkpoint.
+        name: The object's name.
+        path: The checkpoint's path, for messages.
+
+    Raises:
+        NotFoundError: If the checkpoint has none.
+    """
+    values = {
+        found.removeprefix(f"{name}/"): saved.array(found).read()
+        for found in saved.names
+        if found.startswith(f"{name}/")
+    }
+    if not values:
+        raise NotFoundError(f"The checkpoint {path} has no {name!r}; it has {sorted(saved.names)}.")
+
+    def values_for(built: Leaf, held: Mapping[str, Any]) -> Mapping[str, np.ndarray[Any, Any]]:
+        if held.keys() != values.keys():
+            raise InvalidArgumentError(
+                f"Objects must match the checkpoint {path} in shape and dtype: {name!r} has {len(held)} "
+                f"variables, but the checkpoint {len(values)}. Create them as they were saved."
+            )
+        return values
+
+    return values_for

@@ -11,8 +11,14 @@ from google_crc32c import value as crc32c
 from stratagem._src.checkpoint.format.former.array_file import ArrayFile
 from stratagem._src.checkpoint.format.former.index import SavedState
 from stratagem._src.checkpoint.format.former.index_reading import decode_index
-from stratagem._src.checkpoint.format.saved_state import OptimizerArrays, SavedArray
+from stratagem._src.checkpoint.format.saved_state import (
+    DeferredValues,
+    OptimizerArrays,
+    SavedArray,
+    deferred_by_key,
+)
 from stratagem._src.core.errors import DataLossError
+from stratagem._src.core.types import Leaf
 
 __all__ = ["INDEX_FILE", "FormerCheckpoint"]
 
@@ -60,6 +66,10 @@ class FormerCheckpoint:
     def of_each_worker(self, name: str) -> list[SavedArray]:
         """Returns this worker's array only: the values of other workers are not available."""
         return [self.array(name)]
+
+    def deferred(self, name: str, unbuilt: Leaf) -> DeferredValues:
+        """Returns the values of an unbuilt object, by the keys of its variables."""
+        return deferred_by_key(self, name, self._directory)
 
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""
