@@ -10,6 +10,11 @@ from dataclasses import asdict
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
 from stratagem._src.control_plane import join
+from stratagem._src.control_plane.coordinated_stop import (
+    ClusterBroadcast,
+    CoordinatedStop,
+    LocalBroadcast,
+)
 from stratagem._src.control_plane.diagnosis import HEARTBEAT_TIMEOUT_SECONDS
 from stratagem._src.control_plane.generation import Generation, Member, in_order, new_incarnation
 from stratagem._src.control_plane.join import DEFAULT_TIMEOUT_SECONDS, WorkerName
@@ -29,7 +34,7 @@ __all__ = ["ElasticJob", "JobOverError", "LeftBehindError"]
 _log = logging.getLogger("stratagem")
 _POLL_SECONDS = 0.1
 _ADMISSION_POLL_SECONDS = 0.25
-_PAUSE_SECONDS = 0.25
+_PAUSE_TOPIC, _PAUSE_WAIT = "admission", "the admission of joining workers"
 _MAX_ATTEMPTS = 20
 
 
@@ -76,7 +81,7 @@ class ElasticJob:
         me = Member(mine.job, mine.index, mine.address, new_incarnation())
         self._credentials = Credentials.from_environment()
         self.peers: PeerService = PeerService(me, self._credentials, join.hosts_of(names))
-        self._reached = time.monotonic()
+        self._pause: CoordinatedStop | None = None
         self._host: MembershipServerProcess | None = None
         self._background = Background("the elastic job")
         self._closed = threading.Event()
@@ -135,12 +140,15 @@ class ElasticJob:
     # --- the next ones ------------------------------------------------------------------------------------
 
     def check_pause(self, boundary: int) -> bool:
-        """Records that the loop reached a boundary; returns whether to re-form there."""
-        peers, now = self.peers, time.monotonic()
-        with peers.lock:
-            peers.seconds_per_boundary, self._reached = now - self._reached, now
-            peers.boundary = boundary
-            return peers.pause_at is not None and boundary >= peers.pause_at
+        """Records that the loop reached a boundary; returns whether all members re-form there.
+
+        Raises:
+            UnavailableError: If another member is gone, or does not answer in time.
+        """
+        assert self._pause is not None
+        with self.peers.lock:
+            self.peers.boundary = boundary
+        return self._pause.reach_boundary()
 
     def next_generation(self) -> None:
         """Leaves the current generation and joins the next one.
@@ -346,6 +354,11 @@ class ElasticJob:
                 server_rank=generation.rank_of(generation.decided_by) or 0,
                 find_ended=lambda number: peers.has_ended(generation.members[number]),
             )
+        joined = join.joined_cluster()
+        self._pause = CoordinatedStop(
+            LocalBroadcast() if joined is None else ClusterBroadcast(joined.watch, _PAUSE_WAIT),
+            _PAUSE_TOPIC,
+        )
         _log.info(
             "Generation %d of the workers: %s.", generation.number, ", ".join(map(str, names))
         )
@@ -355,21 +368,20 @@ class ElasticJob:
     def _admit_joining(self) -> None:
         """Makes all members pause at the same boundary when a worker requests to join.
 
-        Only the first member does this. The boundary is ``_PAUSE_SECONDS`` ahead, so that every member
-        receives the request before it gets there.
+        Only the first member does this, once in each generation.
         """
+        requested: CoordinatedStop | None = None
         while not self._closed.wait(_ADMISSION_POLL_SECONDS):
-            peers = self.peers
+            peers, pause = self.peers, self._pause
             with peers.lock:
-                generation, boundary = peers.generation, peers.boundary
+                generation = peers.generation
                 is_first = generation is not None and generation.members[0] == self.me
                 is_asked = is_first and bool(peers.join_requests.pending(time.monotonic()))
-                if not is_asked or peers.is_over or boundary == 0 or peers.pause_at is not None:
-                    continue
-            assert generation is not None
-            at = boundary + 2 + int(_PAUSE_SECONDS / max(peers.seconds_per_boundary, 1e-4))
-            for member in generation.members:
-                peers.call(member.address, "pause", generation=generation.identity, at=at)
+                is_training = peers.boundary > 0 and not peers.is_over
+            if is_asked and is_training and pause is not None and pause is not requested:
+                # The generation may have ended. Then nobody hears this, and the next one has its own pause.
+                pause.request("workers request to join")
+                requested = pause
 
     def finish(self) -> None:
         """Ends the training: no further workers are admitted."""

@@ -66,9 +66,7 @@ class PeerService:
         generation: The current or last generation of this process.
         join_requests: The workers that request to join.
         is_over: Whether this process has finished training.
-        pause_at: The boundary at which this process pauses to let joining workers in.
         boundary: The last boundary that this process reached; 0 before it trains.
-        seconds_per_boundary: The time between the last two boundaries.
 
     Raises:
         UnavailableError: If the address is in use.
@@ -81,14 +79,11 @@ class PeerService:
         self.join_requests: JoinRequests = JoinRequests()
         self.is_over: bool = False
         self.boundary: int = 0
-        self.seconds_per_boundary: float = 1.0
-        self.pause_at: int | None = None
         self.lock: threading.RLock = threading.RLock()
         self._quorum: Quorum | None = None
         self._credentials = credentials
         self._clients: dict[str, TransportClient] = {}
         handlers = {"ask": self._ask, "ready": self._ready, "join": self._join_request}
-        handlers |= {"pause": self._pause}
         self._server = TransportServer(me.address, handlers, credentials, PEER, peers=peers)
         self._server.start()
 
@@ -146,7 +141,6 @@ class PeerService:
         with self.lock:
             self.generation = generation
             self.join_requests.admit(generation.members)
-            self.pause_at = None
 
     # --- request handlers, in threads of the server -----------------------------------------------------
 
@@ -181,13 +175,6 @@ class PeerService:
             is_in = generation is not None and generation.rank_of(joining.incarnation) is not None
             if not is_in:
                 self.join_requests.add(joining, now=time.monotonic())
-            return self._answer()
-
-    def _pause(self, message: Message) -> Message:
-        said = _parse(message)
-        with self.lock:
-            if self.generation is not None and list(self.generation.identity) == said["generation"]:
-                self.pause_at = max(int(said["at"]), self.boundary + 1)
             return self._answer()
 
 

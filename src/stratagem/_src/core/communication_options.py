@@ -43,10 +43,10 @@ class CommunicationOptions:
         implementation: The communication library.
         dtype: ``"bfloat16"`` or ``"float16"``: the wire dtype of gradients, half the bytes of float32
             (gradient compression). Only wider floating types are converted; results have the dtype of the
-            inputs. There is no error feedback. A strategy with this option converts only the sums of
-            ``ReplicaContext.all_reduce`` and of optimizers, not metrics, ``Strategy.reduce`` and aggregated
-            variables. It rejects Keras ``fit`` and trainable fully sharded variables, whose gradients it
-            cannot convert.
+            inputs. Rounding errors are lost, unless ``Optimizer(error_feedback=True)`` keeps them. A
+            strategy with this option converts only the sums of ``ReplicaContext.all_reduce`` and of
+            optimizers, not metrics, ``Strategy.reduce`` and aggregated variables. It rejects Keras ``fit``
+            and trainable fully sharded variables, whose gradients it cannot convert.
 
     Differs from tf.distribute: ``dtype`` is new.
 

@@ -106,6 +106,9 @@ class LocalOptimizerStep:
         def keep() -> None:
             steps.assign(done)
 
+        if self._recipe.accumulation_steps == 1:
+            step()
+            return
         cond(done == self._recipe.accumulation_steps, step, keep)
 
     def _beside_state(self, variables: Sequence[Variable]) -> list[Any]:

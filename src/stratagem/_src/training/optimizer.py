@@ -70,6 +70,11 @@ class Optimizer:
         shard_state: Whether each replica stores and updates only a shard of the state (ZeRO-1), which
             saves memory. Results do not change, for any transformation. The state of fully sharded
             variables (``FullySharded``) is always sharded.
+        error_feedback: Whether each replica adds the rounding errors of its gradients to those of the next
+            step, where ``CommunicationOptions(dtype=...)`` rounds gradients for the wire. Over many steps
+            nothing is lost then. It takes the memory of one more gradient, is saved as the sum over the
+            replicas, and has no effect where gradients are not rounded. Not with ``loss_scale`` or sharded
+            state.
 
     >>> import optax
     >>> import stratagem as sg
@@ -96,13 +101,20 @@ class Optimizer:
         gradient_accumulation_steps: int | None = None,
         loss_scale: float | str | None = None,
         shard_state: bool = False,
+        error_feedback: bool = False,
     ) -> None:
+        if error_feedback and shard_state:
+            raise InvalidArgumentError(
+                "error_feedback must be used without shard_state=True: it needs the memory of a full "
+                "gradient in each replica. Leave one of them out."
+            )
         recipe = OptimizerStep(
             transformation,
             learning_rate,
             Clipping(clipnorm, clipvalue, global_clipnorm),
             1 if gradient_accumulation_steps is None else gradient_accumulation_steps,
             None if loss_scale is None else LossScale.of(loss_scale),
+            error_feedback,
         )
         self._set_up(ServerUpdates(self), recipe, name, shard_state)
 

@@ -35,6 +35,8 @@ class OptimizerStep:
         clipping: Gradient clipping.
         accumulation_steps: Number of calls whose gradients are averaged for one update.
         loss_scale: The loss scaling, if any.
+        error_feedback: Whether each replica keeps what rounding for the wire takes from its gradients, and
+            adds it to the next ones.
     """
 
     transformation: Any
@@ -42,6 +44,7 @@ class OptimizerStep:
     clipping: Clipping = NO_CLIPPING
     accumulation_steps: int = 1
     loss_scale: LossScale | None = None
+    error_feedback: bool = False
 
     def __post_init__(self) -> None:
         complete = hasattr(self.transformation, "init") and hasattr(self.transformation, "update")
@@ -60,6 +63,12 @@ class OptimizerStep:
                 "gradient_accumulation_steps must be a number of calls for one update, at least 1, got "
                 f"{self.accumulation_steps}."
             )
+        if self.error_feedback and self.loss_scale is not None:
+            raise InvalidArgumentError(
+                "error_feedback must be used without a loss_scale, which may change between the step that "
+                "rounds a gradient and the one that adds the rounding error. Use bfloat16, which needs no "
+                "loss scale, or leave error_feedback out."
+            )
 
     @property
     def reduces_late(self) -> bool:
@@ -68,7 +77,12 @@ class OptimizerStep:
         Not with a loss scale: every gradient is divided by the current scale, and all replicas must see the
         same overflows.
         """
-        return self.accumulation_steps > 1 and self.loss_scale is None
+        return self.has_sums and self.loss_scale is None
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether the state has sums of gradients. With error feedback, rounding errors remain in them."""
+        return self.accumulation_steps > 1 or self.error_feedback
 
     def optax(self, learning_rate: ArrayLike = None) -> KeylessTransformation:
         """Returns the transformation with a learning rate. Default: the initial one."""
@@ -88,7 +102,7 @@ class OptimizerStep:
         state["transformation"] = self.optax(rate).init(list(values))
         if rate is not None and not callable(self.learning_rate):
             state["learning_rate"] = rate
-        if self.accumulation_steps > 1:
+        if self.has_sums:
             state["accumulated"] = [jnp.zeros(np.shape(v), v.dtype) for v in values]
             state["accumulated_steps"] = jnp.zeros((), jnp.int32)
         if self.loss_scale is not None:
@@ -134,7 +148,7 @@ class OptimizerStep:
     def _accumulate(
         self, gradients: list[Any], state: State, values: list[Any]
     ) -> tuple[list[Any], State]:
-        if self.accumulation_steps == 1:
+        if not self.has_sums:
             return self._take_step(gradients, state, values)
         steps = state["accumulated_steps"] + 1
         sums = [a + g for a, g in zip(state["accumulated"], gradients, strict=True)]

@@ -120,10 +120,11 @@ def check_on_servers(recipe: OptimizerStep, *, all_variables: bool, shard_state:
     Raises:
         UnsupportedError: If not.
     """
-    if recipe.accumulation_steps > 1 or recipe.loss_scale is not None:
+    if recipe.has_sums or recipe.loss_scale is not None:
         raise UnsupportedError(
-            "gradient_accumulation_steps and loss_scale need state in synchronized replicas, but the "
-            "variables are on parameter servers, whose workers run asynchronously. Leave them out."
+            "gradient_accumulation_steps, error_feedback and loss_scale need state in synchronized "
+            "replicas, but the variables are on parameter servers, whose workers run asynchronously. Leave "
+            "them out."
         )
     if shard_state:
         raise UnsupportedError(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stratagem._src.collectives.wire_dtype import split_rounding_errors
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
@@ -141,22 +142,27 @@ class StateVariables:
             variable.assign_add(gradient)
 
     def take_sums(self, options: CommunicationOptions | None = None) -> list[Any]:
-        """Returns the accumulated sums over all replicas and resets them to zero.
+        """Returns the accumulated sums over all replicas, and resets them to zero.
+
+        With error feedback each replica's sum is reset to its rounding error.
 
         Args:
             options: Communication options for the replicas' sums.
         """
         held = self._accumulators
+        rest: list[Any] | None = None
         if options is not None and options.dtype is not None:
             replicas = [v for v in held if isinstance(v, SyncOnReadVariable)]
             assert len(replicas) == len(held), "only per-replica sums are reduced with options"
             values = [variable.per_replica() for variable in replicas]
             runtime = replicas[0].strategy.extended
+            if self._recipe.error_feedback:
+                values, rest = split_rounding_errors(values, replicas[0].group, options)
             sums = runtime.reduce_values(ReduceOp.SUM, values, options)
         else:
             sums = [variable.read_value() for variable in held]
-        for variable, total in zip(self._accumulators, sums, strict=True):
-            variable.assign(jnp.zeros_like(total))
+        for variable, value in zip(held, rest or map(jnp.zeros_like, sums), strict=True):
+            variable.assign(value)
         return sums
 
     def _initial(self, variables: Sequence[Variable]) -> Any:

@@ -26,8 +26,9 @@ class Connection:
     Both ends may send at any time. Any thread may send while one receives.
 
     Deadlines are times on the monotonic clock. Without a deadline the wait for a message to begin is
-    unlimited, but a message that has begun must make progress within a minute. An error in the middle of a
-    message ends the connection.
+    unlimited, but a message that has begun must make progress within a minute, and one that is sent must be
+    taken within a minute plus the time that its bytes take at 1 Mbit/s. An error in the middle of a message
+    ends the connection.
 
     Args:
         stream: The byte stream. The connection closes it.
@@ -91,7 +92,7 @@ class Connection:
             kind: One of ``Kind``.
             method: The name of the method; empty in responses.
             message: The message.
-            deadline: When to give up.
+            deadline: When to give up; ``None`` for that of the class.
 
         Raises:
             InvalidArgumentError: If it has an array that cannot be sent. Nothing is sent then.

@@ -5,6 +5,7 @@ A record is a 4-byte length followed by that many bytes of plaintext, or of ciph
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ _SMALL_BYTES = 64 * 1024
 _HEADER = struct.Struct("<I")
 _HEADER_BYTES = _HEADER.size
 _STALL_TIMEOUT = 60.0
+_MIN_BYTES_PER_SECOND = 125_000  # 1 Mbit/s
 
 
 class WireRecordWriter:
@@ -51,17 +53,26 @@ class WireRecordWriter:
         split into records of their own.
 
         Raises:
-            TimeoutError: If the deadline passes; without one, after a minute without progress.
+            TimeoutError: If the deadline passes. Without one, after a minute without progress, or a minute
+                later than the bytes take at 1 Mbit/s.
             OSError: If the connection breaks.
         """
+        if deadline is None:
+            # A peer that reads a byte now and then would otherwise hold the thread forever.
+            seconds = sum(map(len, buffers)) / _MIN_BYTES_PER_SECOND
+            self._write(buffers, time.monotonic() + _STALL_TIMEOUT + seconds, _STALL_TIMEOUT)
+        else:
+            self._write(buffers, deadline, math.inf)
+
+    def _write(self, buffers: Sequence[Buffer], deadline: float, stall_timeout: float) -> None:
         if len(buffers) == 1 and len(buffers[0]) <= _SMALL_BYTES:
-            self._send([self._small(buffers[0])], deadline)
+            self._send([self._small(buffers[0])], deadline, stall_timeout)
             return
         for record in _split_into_records(buffers):
             if len(record) > 1 or len(record[0]) <= _SMALL_BYTES:
-                self._send([self._small(b"".join(record))], deadline)
+                self._send([self._small(b"".join(record))], deadline, stall_timeout)
             else:
-                self._send(self._large(record[0]), deadline)
+                self._send(self._large(record[0]), deadline, stall_timeout)
 
     def _small(self, record: Buffer) -> bytes:
         sealed = record if self.cipher is None else self.cipher.encrypt(record)
@@ -77,9 +88,10 @@ class WireRecordWriter:
         self.cipher.encrypt_into(record, self._sealed[_HEADER_BYTES:end])
         return [self._sealed[:end]]
 
-    def _send(self, buffers: list[Buffer], deadline: float | None) -> None:
+    def _send(self, buffers: list[Buffer], deadline: float, stall_timeout: float) -> None:
         while buffers:
-            sent = self._stream.send(buffers, _deadline_or_stall(deadline))
+            until = min(deadline, time.monotonic() + stall_timeout)
+            sent = self._stream.send(buffers, until)
             while buffers and sent >= len(buffers[0]):
                 sent -= len(buffers[0])
                 buffers = buffers[1:]

@@ -66,6 +66,53 @@ CASES = {
         [1],
         1,
     ),
+    "a repeated round waits for one that was lost before it closed": (
+        [(0, J, 0), (0, J, 1), (1, L, 0), (2, C, 1), (3, L, 1), (4, J, 1)],
+        [],
+        1,
+    ),
+    "and has all its members again": (
+        [(0, J, 0), (0, J, 1), (1, L, 0), (2, C, 1), (3, L, 1), (4, J, 1), (5, J, 0)],
+        [0, 1],
+        0,
+    ),
+    "one that contributed and was lost is waited for too": (
+        [(0, J, 0), (0, J, 1), (1, C, 0), (2, L, 0), (3, C, 1), (4, L, 1), (5, J, 1), (6, J, 0)],
+        [0, 1],
+        0,
+    ),
+    "a round of a checkpoint from before is repeated by its members": (
+        [
+            *[(0, J, 0), (0, J, 1), (1, C, 0), (1, C, 1), (2, L, 0)],
+            *[(3, C, 1), (4, C, 1), (5, C, 1), (6, L, 1)],
+            *[(7, J, 1, 1, "same")],
+        ],
+        [],
+        4,
+    ),
+    "and a later one is not": (
+        [
+            *[(0, J, 0), (0, J, 1), (1, C, 0), (1, C, 1), (2, L, 0)],
+            *[(3, C, 1), (4, C, 1), (5, C, 1), (6, L, 1)],
+            *[(7, J, 1, 2, "same")],
+        ],
+        [1],
+        2,
+    ),
+    "a repeated round waits no longer than the deadline": (
+        [
+            *[(0, J, 0), (0, J, 1), (1, L, 0), (2, C, 1), (3, L, 1), (4, J, 1)],
+            *[(s, H, 1) for s in range(5, 66, 2)],
+            (65, T),
+        ],
+        [1],
+        0,
+    ),
+    "nor for one that has left": (
+        [(0, J, 0), (0, J, 1), (1, E, 0), (2, C, 1), (3, L, 1), (4, J, 1)],
+        [1],
+        0,
+    ),
     "one that has left is not waited for": (
         [(0, J, 0), (0, J, 1), (1, E, 0), (1, L, 1), (2, J, 1)],
         [1],
@@ -161,6 +208,8 @@ def test_who_is_waited_for():
     rounds, sessions = play([(0, J, 1)], num_islands=3)
     assert rounds.waited_for() == [0, 2]
     assert rounds.of(sessions[1]).standing is IslandState.WAITING
+    rounds, _ = play([(0, J, 0), (0, J, 1), (1, L, 0), (2, C, 1), (3, L, 1), (4, J, 1)])
+    assert rounds.waited_for() == [0]
     rounds, _ = play([(0, J, 0), (0, J, 1), (1, C, 0)])
     assert rounds.waited_for() == [1]
     assert rounds.seconds_without_progress(5.0) == 4.0

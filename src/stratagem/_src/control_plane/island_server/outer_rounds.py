@@ -3,6 +3,10 @@
 An island is *waiting* until it is admitted, then a *member* until it is *gone*: lost, left, or dropped
 because it was late. Members contribute to the current round; it closes when all of them have. Waiting
 islands are admitted when a round closes, and take the state that the other members have then.
+
+When no member is left, the waiting islands form again with the most advanced state that any of them has. If
+that is the state of an earlier round, as after a checkpoint was restored, the round is repeated, and all
+islands that were members when it began are waited for: also one that was lost before the others.
 """
 
 from __future__ import annotations
@@ -114,6 +118,8 @@ class OuterRounds:
         self._last_session = 0
         self._contributions: dict[int, int] = {}
         self._expected = set(range(num_islands))
+        # The members at the beginning of rounds, at each round at which they changed.
+        self._members_from: dict[int, frozenset[int]] = {}
         self._forming_since: float | None = None
         self._state_round: int | None = None
         self._last_tick: float | None = None
@@ -187,6 +193,8 @@ class OuterRounds:
         island = self._sessions.get(session)
         if island is not None:
             self._expected.discard(island.island)
+            for number, members in self._members_from.items():
+                self._members_from[number] = members - {island.island}
             self.lose(session, "has left", now)
 
     def give_state(self, session: int, round: int) -> bool:
@@ -237,8 +245,10 @@ class OuterRounds:
         members = self._members()
         if members:
             return [island.island for island in members if island.contributed is None]
-        here = {island.island for island in self._present()}
-        return sorted(self._expected - here)
+        present = self._present()
+        latest = max((island.round for island in present), default=self.round)
+        wanted = self._expected | self._members_of(latest)
+        return sorted(wanted - {island.island for island in present})
 
     def seconds_without_progress(self, now: float) -> float:
         """Returns the seconds since the last inner step of any member."""
@@ -301,8 +311,7 @@ class OuterRounds:
             if island.standing is IslandState.WAITING:
                 island.standing, island.takes_state = IslandState.MEMBER, True
                 self._log(f"island {island.island} is admitted to round {self.round}")
-        # If all of these are lost at once, as when the whole job restarts, they wait for each other.
-        self._expected = set(self.members)
+        self._expect_members()
 
     def _form(self, now: float) -> None:
         waiting = [i for i in self._present() if i.standing is IslandState.WAITING]
@@ -311,21 +320,37 @@ class OuterRounds:
             return
         if self._forming_since is None:
             self._forming_since = now
-        missing = self._expected - {island.island for island in waiting}
+        source = max(waiting, key=lambda island: (island.round, -island.island))
+        wanted = self._expected | self._members_of(source.round)
+        missing = wanted - {island.island for island in waiting}
         timeout = max(island.timeout for island in waiting)
         if missing and now - self._forming_since <= timeout:
             return
-        source = max(waiting, key=lambda island: (island.round, -island.island))
         self.round, self.closed, self._state_round = source.round, None, None
         for island in waiting:
             same = (island.round, island.digest) == (source.round, source.digest)
             island.standing, island.takes_state = IslandState.MEMBER, not same
             island.progressed = now
-        self._expected = set(self.members)
+        self._members_from = {
+            number: members for number, members in self._members_from.items() if number < self.round
+        }
+        self._expect_members()
         self._forming_since = None
         if missing:
             self._log(f"islands {sorted(missing)} did not join in time; the others start")
         self._log(f"islands {self.members} start with round {self.round}")
+
+    def _expect_members(self) -> None:
+        """Records the members of the current round: if all are lost at once, they wait for each other."""
+        members = frozenset(self.members)
+        self._expected = set(members)
+        if members != self._members_of(self.round):
+            self._members_from[self.round] = members
+
+    def _members_of(self, round: int) -> frozenset[int]:
+        """Returns the members at the beginning of a round, as far as this server knows."""
+        known = [number for number in self._members_from if number <= round]
+        return self._members_from[max(known)] if known else frozenset()
 
     def _end(self, island: IslandMembership, why: str) -> None:
         island.standing = IslandState.GONE
