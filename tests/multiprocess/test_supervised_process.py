@@ -56,7 +56,7 @@ def test_command_that_does_not_exist(start):
     process = start("no-such-command")
     wait(process)
     assert process.returncode == 127
-    assert b"no-such-command cannot be run" in os.read(process.stderr, 200)
+    assert b"cannot run no-such-command" in os.read(process.stderr, 200)
 
 
 def test_task_has_the_usual_signals_and_no_descriptors_of_ours(start):
