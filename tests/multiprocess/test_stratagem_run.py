@@ -272,7 +272,7 @@ def test_job_goes_on_when_its_output_cannot_be_written(start, script, tmp_path):
     for words in (
         "The launcher's output is incomplete: Broken pipe",
         "The log files in logs are incomplete, because writing failed: No space left",
-        "Events are not written any more: No space left",
+        "Stopped writing events: No space left",
     ):
         assert messages.count(words) == 1
     assert (tmp_path / "logs" / "worker-1.log").read_text().count("y") == 100_000
