@@ -21,14 +21,17 @@ PIPELINE = (
     ),
     (
         "Rewrite the jaxpr",
-        ("drawn elements become inputs", "execution/draws.py", "lift_draws"),
-        ("variables become inputs", "execution/variable_reads.py", "lift_reads"),
-        ("guard host callbacks", "execution/callbacks.py", "guard_callbacks"),
-        ("inline, drop dead code, merge", "collectives/shard_map_merging.py", "evaluate_merged"),
-        ("fuse the collectives", "collectives/collective_fusion.py", "FusedProgram.run"),
+        ("drawn elements become inputs", "execution/passes.py", "lift_drawn_elements"),
+        ("variables become inputs", "execution/passes.py", "lift_variables"),
+        ("changed numbers become inputs", "execution/passes.py", "hoist_changed_numbers"),
+        ("split off remote variables", "execution/passes.py", "split_remote_variables"),
+        ("guard host callbacks", "execution/passes.py", "guard_host_callbacks"),
+        ("rewrite for the platform", "execution/passes.py", "rewrite_for_devices"),
+        ("inline, merge, evaluate", "execution/passes.py", "evaluate"),
     ),
     (
         "Compile and run",
+        ("fuse the collectives", "collectives/collective_fusion.py", "FusedProgram.run"),
         ("order the collectives", "collectives/collective_tokens.py", "CollectiveTokens"),
         ("jax.jit with donation", "collectives/collective_jit.py", "jit_with_collectives"),
         ("compile with XLA", "execution/program.py", "Program._compile"),
@@ -164,7 +167,7 @@ def parameter_servers() -> None:
 def pipeline() -> None:
     """The passes between a call and XLA, one column for each phase."""
     width, height, gap = 258, 74, 26
-    picture = Picture(870, 50 + 5 * (height + gap) - gap)
+    picture = Picture(870, 50 + max(len(steps) for _, *steps in PIPELINE) * (height + gap) - gap)
     for number, (phase, *steps) in enumerate(PIPELINE):
         x = 10 + number * (width + 38)
         picture.word(x + width / 2, 24, phase)
@@ -174,7 +177,8 @@ def pipeline() -> None:
             if row:
                 picture.arrow((x + width // 2, y - gap), (x + width // 2, y - 1))
         if number:
-            last = 40 + 4 * (height + gap) + height // 2
+            before = len(PIPELINE[number - 1]) - 1
+            last = 40 + (before - 1) * (height + gap) + height // 2
             picture.elbow((x - 38, last), (x - 1, 40 + height // 2))
     picture.write("pipeline", "From a call of a compiled function to XLA")
 

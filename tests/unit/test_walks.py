@@ -6,8 +6,11 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from stratagem._src.execution import passes
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "src" / "stratagem" / "_src"
@@ -115,17 +118,32 @@ def test_other_names_occur_in_the_code(page):
     assert not names - code - {"pytest", "ruff", "mypy"}
 
 
+def test_page_and_picture_have_the_passes_in_their_order():
+    every = [f.__name__ for f in (*passes.LIFTS, *passes.REWRITES, passes.evaluate)]
+    page = _ENTRY.findall(section(ARCHITECTURE, "From a traced function to XLA"))
+    assert [name for file, name in page if file == "execution/passes.py"] == every
+    picture = [entry[1:] for _, *phase in load_pictures().PIPELINE for entry in phase]
+    assert [name for file, name in picture if file == "execution/passes.py"] == every
+
+
+def load_pictures() -> ModuleType:
+    """Returns the script that draws the pictures of the documentation, as a module."""
+    spec = importlib.util.spec_from_file_location("draw_pictures", ROOT / "docs/draw_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "draw_pictures", script)  # for its dataclass
+        spec.loader.exec_module(script)
+    return script
+
+
 def test_how_to_work_is_short():
     assert len(PAGES["CONTRIBUTING"].encode()) <= 6_000
 
 
 def test_pictures_are_those_that_the_script_draws(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("draw_pictures", ROOT / "docs/draw_pictures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "draw_pictures", script)  # for its dataclass
-    spec.loader.exec_module(script)
+    script = load_pictures()
     steps = [entry for _, *phase in script.PIPELINE for entry in phase]
     assert not list(filter(None, (problem_with(file, name) for _, file, name in steps)))
     monkeypatch.setattr(script, "FOLDER", tmp_path)

@@ -15,20 +15,24 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.collectives.collective_jit import jit_with_collectives
-from stratagem._src.collectives.shard_map_merging import evaluate_merged
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, TracedValueError
-from stratagem._src.core.types import ArrayLike, Jaxpr, PyTreeDef
+from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.buffer_donation import VariableWrite, borrow_pinned
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
-from stratagem._src.execution.callbacks import guard_callbacks
-from stratagem._src.execution.draws import DrawSpec, lift_draws, put_back
+from stratagem._src.execution.draws import put_back
 from stratagem._src.execution.multi_process_program import MultiProcessProgram, ProgramIdentity
+from stratagem._src.execution.passes import (
+    LIFTS,
+    REWRITES,
+    LiftContext,
+    ProgramContext,
+    apply_passes,
+    evaluate,
+)
 from stratagem._src.execution.program import Program, ResultLeaf
-from stratagem._src.execution.remote.reads import find_reads
-from stratagem._src.execution.remote.remote_access import RemoteAccess
+from stratagem._src.execution.traced_function import TracedFunction, platform_of
 from stratagem._src.execution.tracing_frames import FunctionFrame
-from stratagem._src.execution.variable_reads import lift_reads
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jax_compat.leaked_tracers import find_leaked_tracers, leaked_tracer_error
 from stratagem._src.jax_compat.tracing import (
@@ -41,16 +45,14 @@ from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.dispatch_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
-from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames
-from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["TracedFunction", "build_program", "trace_function", "trace_program"]
+__all__ = ["build_program", "trace_function", "trace_program"]
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Primitives that make PRNG keys of the default implementation: from seeds, and from arrays of key data.
@@ -60,45 +62,6 @@ _NEEDS_VALUE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TracedFunction:
-    """The result of tracing a function, from which a program is built.
-
-    Attributes:
-        name: The name of the function.
-        jaxpr: Takes values of variables, then arrays; returns results, then new values of variables.
-        consts: The captured array for each constant of the jaxpr; ``None`` for those that are drawn.
-        variables: The variables that are the first inputs.
-        written: The variables that get new values.
-        results: How to build the leaves of the result and, after them, the operands of remote updates.
-        structure: The structure of the pair of both.
-        group: The replicas, if the program uses several or particular devices.
-        inputs: The call that was traced, without its arrays.
-        draws: How the program draws elements.
-        remote: The updates of variables that other processes hold.
-    """
-
-    name: str
-    jaxpr: Jaxpr
-    consts: list[Any]
-    variables: list[Variable]
-    written: list[Variable]
-    results: list[ResultLeaf]
-    structure: PyTreeDef
-    group: ReplicaGroup | None
-    inputs: CallInputs
-    draws: list[DrawSpec]
-    remote: RemoteAccess
-
-    def replace_jaxpr(self, jaxpr: Jaxpr) -> TracedFunction:
-        """Returns a copy with another jaxpr, which has the same inputs and outputs."""
-        return dataclasses.replace(self, jaxpr=jaxpr)
-
-    def placed_consts(self) -> list[Any]:
-        """Returns the constants on the devices of the program."""
-        return [None if c is None else _constant(c, self.group) for c in self.consts]
 
 
 def trace_program(
@@ -142,65 +105,35 @@ def trace_function(
     # At this point the jaxpr takes the arrays of the call, and returns outputs, new values and initial
     # values of variables. Reads of variables and draws are still marker equations, which the lifts turn
     # into inputs and constants.
-    jaxpr, draws, drawn = lift_draws(closed.jaxpr, frame.draws, inputs.iterators)
-    variables, jaxpr = lift_reads(jaxpr)
-    # Drawn arrays are constants without a value: each call provides its own.
-    consts, hoisting = [*closed.consts, *[None] * len(drawn)], current_hoisting()
-    if hoisting is not None and not frame.created:
-        jaxpr, consts = hoisting.hoist(jaxpr, consts)
-    group = _find_group(frame, inputs, variables)
+    hoisting = None if frame.created else current_hoisting()
+    context = LiftContext(frame.draws, inputs.iterators, hoisting, closed.consts)
+    jaxpr = apply_passes(LIFTS, closed.jaxpr, context)
+    group = _find_group(frame, inputs, context.variables)
     if frame.created:
-        values = [*closed.consts, *drawn]
-        _initialize_created(frame, jaxpr, values, variables, inputs.arrays, group)
+        values = [*closed.consts, *context.drawn_arrays]
+        _initialize_created(frame, jaxpr, values, context.variables, inputs.arrays, group)
         return None
     return TracedFunction(
         name=getattr(fn, "__qualname__", repr(fn)),
         jaxpr=jaxpr,
-        consts=consts,
-        variables=variables,
+        consts=context.consts,
+        variables=context.variables,
         written=list(frame.written.values()),
         results=results,
         structure=structure,
         group=group,
+        platform=platform_of(group, inputs.arrays),
         inputs=inputs.without_arrays(),
-        draws=draws,
+        draws=context.draws,
         remote=frame.remote,
     )
 
 
 def build_program(traced: TracedFunction) -> Program:
     """Builds the program of a traced function."""
-    jaxpr, variables, results = traced.jaxpr, traced.variables, traced.results
-    make: Callable[..., Program] = Program
-    reads_remotely = any(isinstance(v, BaseRemoteVariable) for v in variables)
-    if traced.remote.updates or reads_remotely or find_reads(jaxpr):
-        # Imported lazily, to keep `import stratagem` cheap.
-        from stratagem._src.execution.remote.remote_program import split_remote_access
-
-        results, structure, jaxpr, make = split_remote_access(
-            jaxpr,
-            variables,
-            traced.written,
-            traced.remote,
-            results,
-            traced.structure,
-            traced.group,
-        )
-    else:
-        structure = traced.structure.children()[0]
-    return _build(
-        traced.name,
-        jaxpr,
-        traced.placed_consts(),
-        variables,
-        traced.written,
-        results,
-        structure,
-        traced.group,
-        traced.inputs,
-        traced.draws,
-        make,
-    )
+    context = ProgramContext.of(traced)
+    jaxpr = apply_passes(REWRITES, traced.jaxpr, context)
+    return _build(traced, jaxpr, context)
 
 
 def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
@@ -241,21 +174,9 @@ def _find_group(
     return next(iter(groups), None)
 
 
-def _build(
-    name: str,
-    traced: Jaxpr,
-    consts: list[Any],
-    variables: Sequence[Variable],
-    written: list[Variable],
-    results: list[ResultLeaf],
-    structure: PyTreeDef,
-    group: ReplicaGroup | None,
-    inputs: CallInputs,
-    draws: list[DrawSpec],
-    make: Callable[..., Program],
-) -> Program:
-    errors: list[BaseException] = []
-    jaxpr, has_callbacks = guard_callbacks(traced, errors)
+def _build(traced: TracedFunction, jaxpr: Jaxpr, context: ProgramContext) -> Program:
+    variables, written, results = traced.variables, traced.written, context.results
+    group = traced.group
     num_outputs = len(jaxpr.outvars) - len(written)
     owner = {id(v): variable for variable, v in zip(variables, jaxpr.invars, strict=False)}
     new_vars = jaxpr.outvars[num_outputs:]
@@ -293,10 +214,12 @@ def _build(
     owners += [id(new_vars[k]) for k in changed]
     mentioned = mentioned_variables(jaxpr)
     used = [i for i in range(len(variables)) if id(jaxpr.invars[i]) in mentioned]
-    identity = _program_identity(name, traced, inputs, group, variables, used)
+    identity = _program_identity(traced, used)
     # Variables must keep their values when a call fails: because a callback raises, or because another
     # process of a collective is gone. Donated arrays would be lost, so such programs donate nothing.
-    may_fail = has_callbacks or (identity is not None and group is not None and group.on_cpu)
+    may_fail = context.callback_errors is not None or (
+        identity is not None and group is not None and group.on_cpu
+    )
     may_donate = not may_fail and not jax_settings.checks_results()
     donated = [i for i in used if may_donate and id(variables[i]) in written_ids]
     kept = [i for i in used if i not in donated]
@@ -326,10 +249,7 @@ def _build(
         values: list[Any] = [None] * num_variables
         for i, value in zip([*donated, *kept], [*donated_values, *kept_values], strict=True):
             values[i] = value
-        if group is None or group.size == 1:
-            outs = jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
-        else:
-            outs = evaluate_merged(jaxpr, consts, [*values, *arrays], group)
+        outs = evaluate(jaxpr, consts, [*values, *arrays], group)
         if returns_token:
             return [jnp.zeros((), jnp.bool_)], []
         outs = [outs[position] for position in chosen]
@@ -343,49 +263,34 @@ def _build(
             [group.named_sharding(split) for split in splits],
             [group.named_sharding(write.variable.program_shard_dim) for write in writes],
         )
+    make = context.make
     if group is not None and group.spans_processes:
         make = functools.partial(MultiProcessProgram, identity)
     return make(
         jit_with_collectives(program, group, **options),
         donated=[variables[i] for i in donated],
         kept=[variables[i] for i in kept],
-        consts=consts,
+        consts=traced.placed_consts(),
         writes=writes,
         results=final_results,
         num_outputs=1 if returns_token else num_results,
-        structure=structure,
+        structure=context.structure,
         group=group,
-        inputs=inputs,
-        draws=draws,
+        inputs=traced.inputs,
+        draws=traced.draws,
         awaited=(0, 0)
         if returns_token
         else _smallest_output([jaxpr.outvars[position] for position in chosen], num_results),
         makes_keys=any(eqn.primitive.name in _MAKE_KEYS for eqn in all_equations(jaxpr)),
-        callback_errors=errors if has_callbacks else None,
+        callback_errors=context.callback_errors,
     )
 
 
-def _constant(array: ArrayLike, group: ReplicaGroup | None) -> Any:
-    """Returns a captured array on the devices of the program."""
-    if not isinstance(array, jax.Array):
-        # A copy: the program uses the value that the array had when the function was traced.
-        array = jnp.asarray(own_host_array(array))
-    if group is None or array.sharding == group.sharded:
-        return array
-    return group.replicate(array)
-
-
-def _program_identity(
-    name: str,
-    jaxpr: Jaxpr,
-    inputs: CallInputs,
-    group: ReplicaGroup | None,
-    variables: Sequence[Variable],
-    used: Sequence[int],
-) -> ProgramIdentity | None:
+def _program_identity(traced: TracedFunction, used: Sequence[int]) -> ProgramIdentity | None:
     """Returns what identifies the program in all processes, or ``None`` if each can run it alone."""
-    if group is None or not group.spans_processes:
+    if traced.group is None or not traced.group.spans_processes:
         return None
+    jaxpr, variables, inputs = traced.jaxpr, traced.variables, traced.inputs
     # Without unused variables, which may differ between processes.
     kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
     jaxpr = jaxpr.replace(invars=kept, debug_info=jaxpr.debug_info.with_unknown_names())
@@ -397,7 +302,7 @@ def _program_identity(
     # The text of a jaxpr contains addresses of functions, which differ between processes.
     content = f"{_ADDRESS.sub('', text)} {split}"
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return ProgramIdentity(f"{name}({avals})", digest, lambda: _listing(jaxpr, split))
+    return ProgramIdentity(f"{traced.name}({avals})", digest, lambda: _listing(jaxpr, split))
 
 
 def _listing(jaxpr: Jaxpr, split: Sequence[Any]) -> list[ProgramLine]:

@@ -17,7 +17,7 @@ from stratagem._src.execution.jaxpr_key import jaxpr_key
 from stratagem._src.execution.program import ResultLeaf
 from stratagem._src.execution.remote.remote_access import PendingUpdate
 from stratagem._src.execution.static_key import IdentityKey, static_key
-from stratagem._src.execution.trace import TracedFunction
+from stratagem._src.execution.traced_function import TracedFunction
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["own_results", "trace_key"]

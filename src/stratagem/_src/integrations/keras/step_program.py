@@ -13,6 +13,7 @@ from jax.extend.core import Var
 from stratagem._src.collectives.collective_jit import jit_with_collectives
 from stratagem._src.core.types import Jaxpr, PyTree, PyTreeDef, Tensor
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
+from stratagem._src.execution.passes import rewrite_for_platform
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.dispatch_queue import (
     QUEUE,
@@ -116,6 +117,7 @@ class StepProgram:
         traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
+        guarded = rewrite_for_platform(guarded, self._group.devices[0].platform)
         states, batches = jax.tree.leaves(state), jax.tree.leaves(batch)
         split = [array.sharding == self._group.sharded for array in batches]
         partitioned = partition(
