@@ -25,6 +25,7 @@ from stratagem._src.control_plane.quorum import GiveUp, Quorum, Resume
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.mesh.backend_lifetime import end_backend_lifetime
+from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import name_processes
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
@@ -87,6 +88,7 @@ class ElasticJob:
         self._closed = threading.Event()
         join.leave_at_exit()
         enable_persistent_cache()
+        prepare_backend()
         generation = self._form_first_generation()
         if generation is None:
             self.is_waiting = True

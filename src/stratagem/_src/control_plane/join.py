@@ -26,6 +26,7 @@ from stratagem._src.control_plane.relay import Relay
 from stratagem._src.core.errors import ContextError, UnauthenticatedError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
+from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import name_processes
 from stratagem._src.mesh.dispatch_queue import set_process_monitor
 from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
@@ -168,6 +169,7 @@ def rendezvous(
         UnavailableError: If some workers do not start in time; the message names them.
     """
     global _joined
+    prepare_backend()
     deadline = time.monotonic() + timeout
     client = _connect(
         coordinator, process_id, workers, credentials, timeout, lambda: find_ended(server_rank)

@@ -42,6 +42,7 @@ from stratagem._src.jax_compat.tracing import (
     mentioned_variables,
 )
 from stratagem._src.jaxpr.constant_hoisting import current_hoisting
+from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.dispatch_queue import ProgramLine, launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
@@ -80,6 +81,7 @@ def trace_function(
     The variables that the function reads become inputs of the program. If it created variables, they get
     their initial values and ``None`` is returned: the caller must then trace the function again.
     """
+    prepare_backend()
     frame = FunctionFrame(may_create=may_create)
     structure: Any = None
     results: list[ResultLeaf] = []

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import BackendStartedError, DeviceError
+from stratagem._src.mesh.backend_start import prepare_backend
 
 __all__ = [
     "DeviceName",
@@ -96,6 +97,7 @@ def resolve_devices(
         DeviceError: If a name is malformed, unknown, or given twice.
         BackendStartedError: If more CPU devices are needed than the running backend has.
     """
+    prepare_backend()
     if isinstance(devices, (str, jax.Device)):
         devices = (devices,)
     if not isinstance(devices, Iterable | None):

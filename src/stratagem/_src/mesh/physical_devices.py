@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from stratagem._src.core.errors import DeviceError
+from stratagem._src.mesh.backend_start import may_have_accelerators
 from stratagem._src.mesh.devices import canonical_name, set_num_cpu_devices
 
 __all__ = [
@@ -67,7 +65,7 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
     """
     wanted = None if device_type is None else device_type.upper()
-    devices = [] if wanted == "CPU" or not _may_have_accelerators() else _accelerators()
+    devices = [] if wanted == "CPU" or not may_have_accelerators() else _accelerators()
     return [device for device in [_CPU, *devices] if wanted in (None, device.device_type)]
 
 
@@ -137,15 +135,3 @@ def _accelerators() -> list[PhysicalDevice]:
     names = [canonical_name(d) for d in jax.local_devices() if d.platform != "cpu"]
     kinds = [name.split(":")[-2:] for name in names]
     return [PhysicalDevice(f"/physical_device:{kind}:{index}", kind) for kind, index in kinds]
-
-
-def _may_have_accelerators() -> bool:
-    config: Any = jax.config
-    if config.jax_platforms:
-        return set(config.jax_platforms.split(",")) != {"cpu"}
-    return bool(
-        importlib.metadata.entry_points(group="jax_plugins")
-        or importlib.util.find_spec("jax_plugins")
-        or importlib.util.find_spec("libtpu")
-        or os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS")
-    )

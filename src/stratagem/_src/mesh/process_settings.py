@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 
+from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import canonical_name, set_num_cpu_devices
 
 __all__ = [
@@ -42,6 +43,7 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
     >>> list_logical_devices("CPU")[0]
     LogicalDevice(name='/job:localhost/replica:0/task:0/device:CPU:0', device_type='CPU')
     """
+    prepare_backend()
     platforms = {device.platform for device in jax.local_devices()} | {"cpu"}
     devices = [d for p in sorted(platforms) for d in jax.local_devices(backend=p)]
     listed = [LogicalDevice(canonical_name(d), canonical_name(d).split(":")[-2]) for d in devices]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import jax
-
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
 from stratagem._src.execution.replicas.single import SingleChannel
 from stratagem._src.jax_compat.tracing import under_jit
+from stratagem._src.mesh.backend_start import prepare_backend
+from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
@@ -65,9 +65,10 @@ class _DefaultExtended(StrategyExtended):
     @property
     def _group(self) -> ReplicaGroup:  # type: ignore[override]
         # Lazy: creating the default strategy must not initialize the JAX backend.
-        return ReplicaGroup.of(jax.local_devices()[:1])
+        return ReplicaGroup.of(resolve_devices()[:1])
 
     def make_variable(self, **options: PyTree) -> Variable:
+        prepare_backend()
         return create_plain_variable(**options)
 
     def check_can_shard_variables(self, what: str) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from stratagem._src.mesh.backend_start import prepare_backend
+
 __all__ = ["on_server"]
 
 
 @contextlib.contextmanager
 def on_server(dtype: np.dtype[Any]) -> Iterator[None]:
     """Runs JAX on the CPU, where the variables are, and enables x64 if ``dtype`` needs it."""
+    prepare_backend()
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-import jax
-
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.core.types import Dataset
 from stratagem._src.current_strategy import context
@@ -17,6 +15,7 @@ from stratagem._src.input.distributed_dataset import (
 )
 from stratagem._src.input.distributed_iterator import DistributedIterator
 from stratagem._src.input.splitting import WorkerPosition
+from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.parameter_server.coordinator.per_worker_variable import WorkerLocalVariable
 from stratagem._src.parameter_server.protocol.serialization import unpack
@@ -96,5 +95,5 @@ def _iterate(dataset: Dataset) -> DistributedIterator:
     """Returns an iterator that compiled functions and several threads can draw from."""
     if isinstance(dataset, DistributedDataset):
         return iter(dataset)
-    one_device = ReplicaGroup.of(jax.local_devices()[:1])
+    one_device = ReplicaGroup.of(resolve_devices()[:1])
     return iter(distribute_from_function(lambda _: dataset, one_device, None, WorkerPosition(), 1))

@@ -1,0 +1,40 @@
+"""What a process sets up once, before the JAX backend starts with the first device or array."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+from typing import Any
+
+import jax
+
+from stratagem._src.process.malloc import keep_freed_memory
+
+__all__ = ["may_have_accelerators", "prepare_backend"]
+
+
+@functools.cache
+def prepare_backend() -> None:
+    """Keeps freed memory in the process if its programs run on the CPU; later calls do nothing.
+
+    Whatever needs devices first calls it, before JAX starts the threads that run programs. Importing this
+    library does not: a process that never runs a program keeps its allocator. With an accelerator the
+    temporary buffers of programs are not in this process's memory, so nothing would be gained.
+    """
+    if not may_have_accelerators():
+        keep_freed_memory()
+
+
+def may_have_accelerators() -> bool:
+    """Returns whether JAX may find an accelerator: a plugin for one is installed, and not switched off."""
+    config: Any = jax.config
+    if config.jax_platforms:
+        return set(config.jax_platforms.split(",")) != {"cpu"}
+    return bool(
+        importlib.metadata.entry_points(group="jax_plugins")
+        or importlib.util.find_spec("jax_plugins")
+        or importlib.util.find_spec("libtpu")
+        or os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS")
+    )
