@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 
 IN_WORKERS = "TF_CONFIG" in os.environ
 """Whether this process is one of the workers that run the contract together."""

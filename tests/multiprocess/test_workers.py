@@ -12,7 +12,7 @@ import pytest
 from task_functions import task
 
 import stratagem as sg
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
 from stratagem.testing import run_cluster
 

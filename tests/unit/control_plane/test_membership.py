@@ -28,7 +28,7 @@ from stratagem._src.core.errors import (
     UnavailableError,
 )
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
-from stratagem._src.mesh.dispatch_queue import ProgramLine
+from stratagem._src.mesh.process_monitor import ProgramLine
 from stratagem._src.transport import Credentials, Listener
 
 CREDENTIALS = Credentials(secret="correct horse battery staple")

@@ -12,7 +12,7 @@ from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.input.agreement import Agreement, agreed_steps
 from stratagem._src.input.pairing import StartedIteration
 from stratagem._src.input.worker_input import HostStep
-from stratagem._src.mesh.dispatch_queue import Comparison
+from stratagem._src.mesh.process_monitor import Comparison
 from stratagem._src.process.background import Background
 
 DEADLINE_SECONDS = 20.0

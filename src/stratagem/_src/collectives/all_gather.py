@@ -12,7 +12,7 @@ import numpy as np
 from stratagem._src.collectives.replica_programs import run_on_replicas, spmd_map
 from stratagem._src.core.errors import InvalidArgumentError, ShapeMismatchError
 from stratagem._src.core.types import Tensor
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 

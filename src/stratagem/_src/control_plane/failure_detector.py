@@ -38,7 +38,7 @@ from stratagem._src.control_plane.worker_status import (
     WorkerStatus,
 )
 from stratagem._src.core.errors import ReplicaMismatchError, StratagemError, UnavailableError
-from stratagem._src.mesh.dispatch_queue import Comparison, Listing
+from stratagem._src.mesh.process_monitor import Comparison, Listing
 from stratagem._src.process.background import Background
 from stratagem._src.telemetry.measurement.recorder import recorder, span
 

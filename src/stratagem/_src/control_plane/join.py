@@ -28,7 +28,7 @@ from stratagem._src.core.waiting_notice import WaitingNotice
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import name_processes
-from stratagem._src.mesh.dispatch_queue import set_process_monitor
+from stratagem._src.mesh.process_monitor import set_process_monitor
 from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
 from stratagem._src.process.fork import at_exit, run_in_child
 from stratagem._src.process.hard_exit import HardExit

@@ -25,7 +25,7 @@ from stratagem._src.control_plane.worker_status import (
 )
 from stratagem._src.core.errors import DeadlineExceededError, UnavailableError
 from stratagem._src.core.waiting_notice import WaitingNotice
-from stratagem._src.mesh.dispatch_queue import Comparison
+from stratagem._src.mesh.process_monitor import Comparison
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials, Identity, connect
 from stratagem._src.transport.duplex_stream import DuplexStream

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stratagem._src.mesh.dispatch_queue import Listing
+from stratagem._src.mesh.process_monitor import Listing
 
 __all__ = ["first_difference"]
 

@@ -21,13 +21,7 @@ from jax.core import Tracer
 from stratagem._src.core.codegen import CodeWriter, listed
 from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.jax_compat.concrete_array import ConcreteArray
-from stratagem._src.mesh.dispatch_queue import (
-    LAUNCH_LOCK,
-    QUEUE,
-    check_not_in_callback,
-    interrupting_error,
-    wait_for_previous,
-)
+from stratagem._src.mesh.dispatch_queue import QUEUE, write_dispatch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.locking import (
     ACTIVE_CALLS,
@@ -279,8 +273,6 @@ class VariableBuffers:
         consts: str,
         result: Callable[[list[Any]], Any] | None,
         slow_path: Callable[[list[Any], list[Any]], Any],
-        *,
-        serialized: bool,
     ) -> None:
         """Writes code that does the same as ``hold`` and ``run``, only faster, and returns a result.
 
@@ -292,20 +284,9 @@ class VariableBuffers:
             consts: The expression of the constants.
             result: Builds the result from the outputs; ``None`` if the result is the first output.
             slow_path: Called with inputs and constants where the generated code does not apply.
-            serialized: Whether the launch waits until the program before it has finished.
         """
-        if not serialized:
+        with write_dispatch(call, self._group):
             self._write_locked_section(call, arrays, consts)
-        else:
-            queue = call.named(QUEUE)
-            call.write(f"{call.named(check_not_in_callback)}()")
-            with call.block(f"with {call.named(LAUNCH_LOCK)}:"):
-                call.write(f"if {queue}.busy: raise {call.named(interrupting_error)}()")
-                call.write(f"{queue}.busy = True")
-                with call.block("try:"):
-                    call.write(f"{call.named(wait_for_previous)}()")
-                    self._write_locked_section(call, arrays, consts)
-                call.write(f"finally: {queue}.busy = False")
         call.write(f"if use_slow_path: return {call.named(slow_path)}({arrays}, {consts})")
         built = "outputs[0]" if result is None else f"{call.named(result)}(outputs)"
         call.write(f"return {built}")

@@ -19,7 +19,8 @@ from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.types import Equation, Jaxpr, PyTree, StaticValue, Tensor
 from stratagem._src.jax_compat.host_callbacks import CALLBACKS, with_thread_pool_bypass
 from stratagem._src.jax_compat.tracing import jax_core
-from stratagem._src.mesh.dispatch_queue import in_host_callback, process_monitor
+from stratagem._src.mesh.dispatch_queue import in_host_callback
+from stratagem._src.mesh.process_monitor import process_monitor
 
 __all__ = ["guard_callbacks", "wait_for_callbacks"]
 

@@ -35,19 +35,13 @@ from stratagem._src.execution.draws import (
 from stratagem._src.execution.input_placement import place_on
 from stratagem._src.input.optional import MISSING
 from stratagem._src.jax_compat import jax_settings
-from stratagem._src.mesh.dispatch_queue import (
-    check_not_in_callback,
-    run_in_turn,
-)
+from stratagem._src.mesh.dispatch_queue import dispatch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.locking import Conflict, Owner, call_as_owner, call_when_free
 from stratagem._src.variables.variable import Variable
-
-Launched = tuple[list[Any], list[Any]]
-"""The outputs of a program, and the new values of its variables."""
 
 __all__ = ["Program", "ResultLeaf"]
 
@@ -142,7 +136,6 @@ class Program:
         self.jitted = jitted
         results, returned = _append_returned_variables(results, num_outputs)
         self.has_outputs = num_outputs > 0
-        self.serialize = group is not None and group.serialize_programs
         self.variables = VariableBuffers(
             jitted,
             donated=donated,
@@ -151,7 +144,7 @@ class Program:
             returned=returned,
             mentioned=[leaf.variable for leaf in results if leaf.variable is not None],
             group=group,
-            awaited=awaited if self.serialize else None,
+            awaited=awaited if group is not None and group.serialize_programs else None,
         )
         self.consts = consts
         # Whether a repeated call needs nothing but a launch.
@@ -296,9 +289,7 @@ class Program:
         def run_slow_path(arrays: list[Any], consts: list[Any]) -> Any:
             return self.result(self._launch(self.variables.hold(), arrays, consts)[0])
 
-        self.variables.write_run(
-            call, arrays, consts, result, run_slow_path, serialized=self.serialize
-        )
+        self.variables.write_run(call, arrays, consts, result, run_slow_path)
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> bool:
         """Compiles for the shardings of the arrays, if needed; returns whether it did.
@@ -330,9 +321,9 @@ class Program:
         def run(_: Owner) -> list[Any]:
             # One call at a time, also of a program without variables: all calls share one list of errors.
             with self._callback_lock:
-                outputs, new_values = self._serialized(
-                    functools.partial(self.variables.launch_owned, held, consts, arrays)
-                )()
+                outputs, new_values = dispatch(
+                    functools.partial(self.variables.launch_owned, held, consts, arrays), self.group
+                )
                 wait_for_callbacks(errors, (outputs, new_values))
                 return [*outputs, *self.variables.store(held, new_values)]
 
@@ -346,20 +337,11 @@ class Program:
         *,
         is_first: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        launch = self._serialized(
-            functools.partial(self.variables.run, held, consts, arrays, is_first=is_first)
-        )
+        run = functools.partial(self.variables.run, held, consts, arrays, is_first=is_first)
         try:
-            return launch()
+            return dispatch(run, self.group)
         except Conflict:
-            return call_when_free(held, launch)
-
-    def _serialized(self, launch: Callable[[], Launched]) -> Callable[[], Launched]:
-        """Returns ``launch``, to run when it is the turn of this program, where launches are serialized."""
-        if not self.serialize:
-            return launch
-        check_not_in_callback()
-        return functools.partial(run_in_turn, launch)
+            return call_when_free(held, lambda: dispatch(run, self.group))
 
     def result(self, outputs: list[Any]) -> Any:
         """Builds the function's result from the program's outputs."""

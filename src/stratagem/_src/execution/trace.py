@@ -21,7 +21,7 @@ from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.buffer_donation import VariableWrite, borrow_pinned
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
 from stratagem._src.execution.draws import put_back
-from stratagem._src.execution.multi_process_program import MultiProcessProgram, ProgramIdentity
+from stratagem._src.execution.multi_process_program import MultiProcessProgram
 from stratagem._src.execution.passes import (
     LIFTS,
     REWRITES,
@@ -43,7 +43,8 @@ from stratagem._src.jax_compat.tracing import (
 )
 from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.backend_start import prepare_backend
-from stratagem._src.mesh.dispatch_queue import ProgramLine, launch
+from stratagem._src.mesh.dispatch_queue import launch
+from stratagem._src.mesh.process_monitor import ProgramIdentity, ProgramLine
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored

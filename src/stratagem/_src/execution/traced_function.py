@@ -74,7 +74,8 @@ def platform_of(group: ReplicaGroup | None, arrays: Sequence[ArrayLike]) -> str:
     for array in arrays:
         if getattr(array, "committed", False):
             return str(next(iter(array.devices())).platform)
-    default: jax.Device | str | None = jax.config.jax_default_device
+    config: Any = jax.config
+    default = config.jax_default_device
     if default is None:
         return jax.default_backend()
     return default if isinstance(default, str) else str(default.platform)

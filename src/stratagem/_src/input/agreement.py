@@ -24,7 +24,7 @@ from stratagem._src.input.pairing import StartedIteration
 from stratagem._src.input.prefetcher import Prefetcher
 from stratagem._src.input.specs import PerReplicaSpec
 from stratagem._src.input.worker_input import HostStep, HostSteps, take_rows
-from stratagem._src.mesh.dispatch_queue import Comparison
+from stratagem._src.mesh.process_monitor import Comparison
 
 __all__ = ["Agreement", "agreed_steps"]
 

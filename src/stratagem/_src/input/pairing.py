@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.input.input_facts import Facts
 from stratagem._src.input.splitting import WorkerPosition
-from stratagem._src.mesh.dispatch_queue import ProcessMonitor, process_monitor
+from stratagem._src.mesh.process_monitor import ProcessMonitor, process_monitor
 
 __all__ = ["Pairing", "StartedIteration", "pair_datasets"]
 

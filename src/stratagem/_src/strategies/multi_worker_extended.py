@@ -23,7 +23,7 @@ from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.input.splitting import WorkerPosition
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended

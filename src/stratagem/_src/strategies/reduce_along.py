@@ -15,7 +15,7 @@ from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike, DTypeLike, Tensor
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.host_arrays import own_host_array
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica

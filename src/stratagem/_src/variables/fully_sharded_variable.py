@@ -16,12 +16,17 @@ from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
-from stratagem._src.mesh.dispatch_queue import LAUNCH_LOCK, launch
+from stratagem._src.mesh.dispatch_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.per_replica import SpmdPerReplica
 from stratagem._src.variables import frames, updates
 from stratagem._src.variables.distributed_variable import AggregatingVariable
-from stratagem._src.variables.locking import STORAGE_LOCK, call_when_free, change
+from stratagem._src.variables.locking import (
+    STORAGE_LOCK,
+    call_as_owner,
+    change,
+    change_owned,
+)
 from stratagem._src.variables.shard_layout import ShardLayout
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
@@ -246,9 +251,9 @@ class FullyShardedVariable(AggregatingVariable):
                 operand.array if isinstance(operand, ShardedOperand) else operand
             )
             if update.sparse and self.group.spans_processes:
-                # The update gathers the full value with a program. Lock order (see locking.py): wait for
-                # other calls, then LAUNCH_LOCK, then STORAGE_LOCK.
-                call_when_free([self], lambda: self._replace_in_turn(update, operand))
+                # The update gathers the full value, with a program of all processes. Own the variable
+                # meanwhile instead of holding a lock: other processes may be late.
+                call_as_owner([self], lambda _: self._replace_owned(update, operand))
             else:
                 change(self, lambda: self._replace(update, operand))
         elif not frame.holds_shards:
@@ -257,9 +262,9 @@ class FullyShardedVariable(AggregatingVariable):
             frame.check_writable(self)
             frame.write(self, self._updated_in(frame, update, operand))
 
-    def _replace_in_turn(self, update: Update, operand: ArrayLike) -> None:
-        with LAUNCH_LOCK:
-            change(self, lambda: self._replace(update, operand))
+    def _replace_owned(self, update: Update, operand: ArrayLike) -> None:
+        updated = self._updated(update, operand)
+        change_owned(lambda: self.store(updated))
 
     def _replace(self, update: Update, operand: ArrayLike) -> None:
         self.store(self._updated(update, operand), shared=update is updates.ASSIGN)

@@ -10,10 +10,13 @@ they behave as if one ran after the other. The locks, in lock order:
 2. Variables, held by their *owner*. An eager ``run`` owns each variable from its first use to its end. A
    compiled call with host callbacks owns all of its variables from its launch until its callbacks return;
    it needs no further lock to end, so an eager ``run`` can wait for it.
-3. ``LAUNCH_LOCK`` of ``mesh/dispatch_queue.py``: from waiting for the previous program to the launch.
-4. ``STORAGE_LOCK``: from reading the variables' arrays to storing the new ones. A compiled call without
+3. The sequence of ``mesh/dispatch_queue.py``: while several processes run one program together. Only
+   threads that launch such programs wait for it.
+4. ``LAUNCH_LOCK`` of ``mesh/dispatch_queue.py``: from waiting for the previous program to the launch.
+5. ``STORAGE_LOCK``: from reading the variables' arrays to storing the new ones. A compiled call without
    callbacks, and an update, run entirely while they hold it. If a variable has an owner, they raise
-   ``Conflict`` and retry behind the turnstile. No thread waits for 1 to 3 while it holds this lock.
+   ``Conflict`` and retry behind the turnstile. No thread waits for 1 to 4, or for another process, while it
+   holds this lock.
 
 Reads never wait: they see the values from before the call that owns the variable.
 
@@ -50,6 +53,7 @@ __all__ = [
     "call_exclusively",
     "call_when_free",
     "change",
+    "change_owned",
     "check_not_interrupting",
     "claim",
     "content_for_others",
@@ -266,6 +270,17 @@ def change(variable: Variable, replace: Callable[[], Result]) -> Result:
         return _change_now(variable, replace)
     except Conflict:
         return call_when_free([variable], lambda: _change_now(variable, replace))
+
+
+def change_owned(replace: Callable[[], Result]) -> Result:
+    """Like ``change``, for a call that owns the variable; see ``call_as_owner``."""
+    with STORAGE_LOCK:
+        check_not_interrupting()
+        STORAGE.busy = True
+        try:
+            return replace()
+        finally:
+            STORAGE.busy = False
 
 
 def store_private_copy(variable: Variable, array: ArrayLike) -> None:

@@ -18,7 +18,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
     is_default,
     set_initial_epoch,
 )
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.variables.mirrored_variable import MirroredVariable

@@ -31,7 +31,7 @@ from stratagem._src.integrations.keras.owner_scope import owner_of
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable
 from stratagem._src.integrations.keras.plain_variables import twin_of
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
-from stratagem._src.mesh.dispatch_queue import has_process_monitor
+from stratagem._src.mesh.process_monitor import has_process_monitor
 from stratagem._src.variables import frames
 from stratagem._src.variables.foreign_variables import NotBuiltError
 from stratagem._src.variables.variable import Variable

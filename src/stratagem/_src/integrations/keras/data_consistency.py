@@ -16,7 +16,7 @@ import numpy as np
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.integrations.keras.keras_internals import KerasModel
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 

@@ -22,7 +22,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
     arrays_of,
     is_shuffled,
 )
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.strategies.base import Strategy
 
 __all__ = ["PlacedData", "in_leader_order"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from itertools import starmap
@@ -15,13 +16,8 @@ from stratagem._src.core.types import Jaxpr, PyTree, PyTreeDef, Tensor
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.execution.passes import rewrite_for_platform
 from stratagem._src.integrations.keras.model_state import Attempt
-from stratagem._src.mesh.dispatch_queue import (
-    QUEUE,
-    ProgramLine,
-    check_not_in_callback,
-    process_monitor,
-    run_in_turn,
-)
+from stratagem._src.mesh.dispatch_queue import QUEUE, dispatch
+from stratagem._src.mesh.process_monitor import ProgramIdentity, ProgramLine, process_monitor
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.partitioner.partitioned_program import partition
 from stratagem._src.variables.locking import STORAGE_LOCK
@@ -71,35 +67,39 @@ class StepProgram:
         """Runs the step and stores its results in ``attempt``, even if it is interrupted."""
         prepared = self._prepare(state, batch)
         attempt.read = lambda computed: prepared.program.result(computed, state, batch)
-        if self._group.serialize_programs or self._group.spans_processes:
-            check_not_in_callback()
-            run_in_turn(lambda: self._launch(prepared, state, batch, attempt.finished))
-        else:
+        finish = functools.partial(self._check_callbacks, prepared, attempt)
+        if self._group.spans_processes:
+            launch = functools.partial(prepared.program.jitted, state, batch)
+            identity = ProgramIdentity(self._name, prepared.fingerprint, lambda: prepared.arrays)
+
+            def keep(results: list[Any]) -> None:
+                attempt.finished.append(results)
+                finish()
+
+            dispatch(launch, self._group, identity=identity, finish=keep)
+            return
+
+        def launch_here() -> None:
             with STORAGE_LOCK:  # other threads read the state under this lock
                 # starmap calls the program and extends the list in C, so that no interrupt can arrive
                 # between the end of the program, which has donated the state, and the assignment.
                 attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
-        if prepared.errors is not None:
-            joint = self._name if self._group.spans_processes else None
-            try:
-                wait_for_callbacks(prepared.errors, attempt.finished[-1], joint)
-            except Exception:
-                attempt.finished.clear()
-                raise
+            if self._group.serialize_programs:
+                for array in attempt.finished[0][:1]:
+                    QUEUE.in_flight = array
 
-    def _launch(
-        self, prepared: _Prepared, state: PyTree, batch: PyTree, finished: list[list[Any]]
-    ) -> None:
-        jitted = prepared.program.jitted
-        if self._group.spans_processes:
-            watch = process_monitor()
-            watch.before_launch(self._name, prepared.fingerprint, lambda: prepared.arrays)
-            finished += starmap(watch.run, ((lambda: jitted(state, batch),),))
+        dispatch(launch_here, self._group, finish=lambda _: finish())
+
+    def _check_callbacks(self, prepared: _Prepared, attempt: Attempt) -> None:
+        """Waits for host callbacks; discards the results if one failed, here or in another process."""
+        if prepared.errors is None:
             return
-        with STORAGE_LOCK:
-            finished += starmap(jitted, ((state, batch),))
-        for array in finished[0][:1]:
-            QUEUE.in_flight = array
+        name = self._name if self._group.spans_processes else None
+        try:
+            wait_for_callbacks(prepared.errors, attempt.finished[-1], name)
+        except Exception:
+            attempt.finished.clear()
+            raise
 
     def _prepare(self, state: PyTree, batch: PyTree) -> _Prepared:
         leaves, structure = jax.tree.flatten(batch)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.training.elastic.variable_snapshot import VariableSnapshot
 

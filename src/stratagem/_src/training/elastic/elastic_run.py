@@ -14,7 +14,7 @@ from stratagem._src.control_plane.elastic_job import ElasticJob, JobOverError, L
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.types import PyTree
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.process.hard_exit import end_process
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy

@@ -10,7 +10,7 @@ import numpy as np
 
 from stratagem._src.core import errors
 from stratagem._src.core.errors import InvalidArgumentError, RemoteError, StratagemError
-from stratagem._src.mesh.dispatch_queue import process_monitor
+from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.process.background import Background
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
