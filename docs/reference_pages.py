@@ -32,6 +32,7 @@ MODULES = (
     "stratagem.distribute.experimental.rpc",
     "stratagem.distribute.partitioners",
     "stratagem.dtypes",
+    "stratagem.errors",
     "stratagem.image",
     "stratagem.integrations",
     "stratagem.integrations.ray",
@@ -76,7 +77,9 @@ _SEARCHED_LAST = (
 def on_config(config: Any) -> Any:
     """Puts the pages into the navigation, in place of their folder."""
     pages = ["reference/index.md", *({name: f"reference/{name}.md"} for name in MODULES)]
-    config.nav = [{"Reference": pages} if "Reference" in part else part for part in config.nav]
+    [reference] = [part["Reference"] for part in config.nav if "Reference" in part]
+    place = next(i for i, part in enumerate(reference) if "API" in part)
+    reference[place] = {"API": pages}
     return config
 
 

@@ -1,6 +1,5 @@
 """Top-level names of ``stratagem``, which loads this module on first use of one of them."""
 
-from stratagem._src.core import errors
 from stratagem._src.core.dtypes import (
     bfloat16,
     bool_,
@@ -40,7 +39,6 @@ __all__ = [
     "complex64",
     "complex128",
     "cond",
-    "errors",
     "float16",
     "float32",
     "float64",

@@ -368,3 +368,61 @@ def test_options_on_parameter_servers(strategy, execute):
     for options in ({"gradient_accumulation_steps": 2}, {"loss_scale": "dynamic"}):
         with pytest.raises(sg.errors.UnsupportedError, match="on parameter servers"):
             sg.train.Optimizer(optax.sgd(1.0), **options).apply([1.0], [bias])
+
+
+MEAN_OPTIONS = {
+    "plain": {},
+    "clipped": {"global_clipnorm": 0.5},
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "scaled": {"loss_scale": 8.0, "gradient_accumulation_steps": 2},
+    "sharded_state": {"shard_state": True},
+}
+
+
+@pytest.mark.parametrize("options", MEAN_OPTIONS.values(), ids=MEAN_OPTIONS)
+@pytest.mark.parametrize("strategy", ["workers" if IN_WORKERS else "mirrored2"], indirect=True)
+def test_a_mean_over_the_replicas_is_the_sum_of_shares(strategy, execute, options):
+    """Two optimizers see the same gradients: one their mean, one the sum of each divided by N."""
+    start = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    replicas = strategy.num_replicas_in_sync
+    results = []
+    for reduction, share in (("mean", 1), ("sum", replicas)):
+        with strategy.scope():
+            v, rows = sg.Variable(start), sg.Variable(start)
+        transformation = optax.sgd(0.1, momentum=0.9)
+        optimizer = sg.train.Optimizer(transformation, gradient_reduction=reduction, **options)
+        optimizer.build([v, rows])
+
+        def step(v=v, rows=rows, optimizer=optimizer, share=share):
+            replica = sg.distribute.get_replica_context().replica_id_in_sync_group
+            scale = (replica + 1.0) / share
+            _, gradient = sg.value_and_grad(
+                lambda: optimizer.scale_loss(scale * jnp.sum(v.value() ** 2)), v
+            )()
+            factor = optimizer.scale_loss(scale)
+            sparse = sg.IndexedSlices(jnp.full((1, 8), 3.0) * factor, jnp.array([1]))
+            optimizer.apply_gradients([(gradient, v), (sparse, rows)])
+
+        for _ in range(4):
+            execute(lambda step=step: strategy.run(step))
+        results.append((v.numpy(), rows.numpy()))
+    for mean, total in zip(*results, strict=True):
+        np.testing.assert_allclose(mean, total, rtol=1e-5)
+        assert not np.array_equal(mean, start)
+
+
+@pytest.mark.skipif(IN_WORKERS, reason="one process is enough")
+def test_a_mean_of_fully_sharded_gradients():
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    start = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    with strategy.scope(), sg.distribute.experimental.FullySharded(min_size=2):
+        v = sg.Variable(start)
+    optimizer = sg.train.Optimizer(optax.sgd(0.1), gradient_reduction="mean")
+
+    def step():
+        scale = sg.distribute.get_replica_context().replica_id_in_sync_group + 1.0
+        _, gradient = sg.value_and_grad(lambda: scale * jnp.sum(v.value() ** 2), v)()
+        optimizer.apply(gradient, v)
+
+    sg.function(lambda: strategy.run(step))()
+    np.testing.assert_allclose(v.numpy(), start - 0.1 * 3.0 * start, rtol=1e-6)

@@ -30,11 +30,11 @@ SEARCHES = {
     "world size": "workers",
     "heartbeat": "workers",
     "gradient compression": "workers",
-    "mixed precision": "training",
-    "bf16": "training",
-    "gradient accumulation": "training",
-    "gradient clipping": "training",
-    "learning rate schedule": "training",
+    "mixed precision": "mixed_precision",
+    "bf16": "mixed_precision",
+    "gradient accumulation": "gradient_recipes",
+    "gradient clipping": "gradient_recipes",
+    "learning rate schedule": "gradient_recipes",
     "bucketing": "running",
     "buffer donation": "running",
     "barrier": "running",
@@ -46,6 +46,9 @@ SEARCHES = {
     "throughput": "monitoring",
     "overhead": "monitoring",
     "limitations": "limits",
+    "flax": "flax",
+    "TFRecord": "tfrecord",
+    "notebook": "notebooks",
 }
 
 sys.path.insert(0, str(ROOT / "docs"))

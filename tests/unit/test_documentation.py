@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 
@@ -28,15 +29,21 @@ ABOUT_THE_CODE = {"architecture", "walks"}
 # Pages whose blocks show what other pages, or tests of their own, show too.
 BREADTH = {
     "concepts",
+    "faq",
+    "flax",
     "glossary",
+    "gradient_recipes",
     "how_it_works",
     "islands",
     "kubernetes",
     "launching",
     "limits",
+    "mixed_precision",
     "monitoring",
     "mpirun",
     "networking",
+    "notebooks",
+    "parameter_server_script",
     "profiling",
     "ray",
     "saved_models",
@@ -45,7 +52,9 @@ BREADTH = {
     "slurm",
     "summaries",
     "tensorflow_names",
+    "tfrecord",
     "tpu",
+    "troubleshooting",
     "whole_program",
 }
 NAMESPACES = [
@@ -83,7 +92,8 @@ NAMESPACES = [
 # Nothing to show: made by other things, or changes the whole process.
 WITHOUT_EXAMPLE = {"DistributedValues", "StrategyExtended", "experimental_set_strategy"}
 
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Blocks in content tabs are indented.
+_BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _PRINT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 
 
@@ -95,11 +105,11 @@ def run_page(page: Path) -> None:
     text = page.read_text()
     namespace = {"__name__": "__main__"}
     for block in _BLOCK.finditer(text):
-        line = text.count("\n", 0, block.start(1))
+        line, code = text.count("\n", 0, block.start(2)), textwrap.dedent(block[2])
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile("\n" * line + block[1], str(page), "exec"), namespace)
-        expected, got = _PRINT.findall(block[1]), printed.getvalue().splitlines()
+            exec(compile("\n" * line + code, str(page), "exec"), namespace)
+        expected, got = _PRINT.findall(code), printed.getvalue().splitlines()
         if got != expected:
             raise SystemExit(f"{page}, line {line}: says {expected}, prints {got}")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stratagem._src.integrations.keras.elastic_fit import ElasticFit
     from stratagem._src.tensorflow_api.ema import ExponentialMovingAverage
     from stratagem._src.training.elastic.elastic import elastic
+    from stratagem._src.training.elastic.elastic_loop import ElasticLoop
 
 __all__ = [
     "BytesList",
@@ -39,6 +40,7 @@ __all__ = [
     "ClusterDef",
     "ClusterSpec",
     "ElasticFit",
+    "ElasticLoop",
     "Example",
     "ExponentialMovingAverage",
     "Feature",
@@ -73,6 +75,7 @@ if not TYPE_CHECKING:
                 "stratagem._src.tensorflow_api.ema",
                 "ExponentialMovingAverage",
             ),
+            "ElasticLoop": ("stratagem._src.training.elastic.elastic_loop", "ElasticLoop"),
             "elastic": ("stratagem._src.training.elastic.elastic", "elastic"),
         },
     )

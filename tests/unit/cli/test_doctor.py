@@ -47,7 +47,7 @@ def test_every_scheduler_is_told_of(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     installed = {}
     monkeypatch.setattr(scheduler_report.importlib.util, "find_spec", installed.get)
-    names = "Slurm (sbatch), Kubernetes (KUBECONFIG), Ray (pip install 'stratagem[ray]'), mpirun"
+    names = "Slurm (sbatch), Kubernetes (KUBECONFIG), Ray (pip install 'ray[data]>=2.40'), mpirun"
     assert list(scheduler_report.scheduler_report()) == [f"not found: {names}, torchrun"]
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").touch()
@@ -57,7 +57,7 @@ def test_every_scheduler_is_told_of(monkeypatch, tmp_path):
     installed["ray"] = "here"
     slurm, kubernetes, ray, mpirun, others = scheduler_report.scheduler_report()
     assert slurm.startswith("Slurm: installed, but the controller does not respond (Slurmctld is D")
-    assert kubernetes.endswith("--image ...' needs pip install 'stratagem[kubernetes]'")
+    assert kubernetes.endswith("--image ...' needs pip install 'kubernetes>=30'")
     assert ray == "Ray: no RAY_ADDRESS, so one is started; 'stratagem run --on ray'"
     assert mpirun.startswith(f"mpirun: {tmp_path}/mpirun; starts synchronous workers directly")
     assert others == "not found: torchrun"

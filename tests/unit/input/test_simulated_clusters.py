@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
+from stratagem._src.input import sharding
 from stratagem._src.input.sharding import choose_policy, shard_for_worker
 from stratagem._src.input.sources import as_source
 from stratagem._src.input.splitting import WorkerPosition
@@ -92,12 +93,15 @@ def test_auto_policy():
         choose_policy(file, None, 2)
 
 
-def test_the_warning_about_reading_everything(caplog):
+def test_the_warning_about_reading_everything_is_given_once_by_the_leader(caplog, monkeypatch):
+    monkeypatch.setattr(sharding, "_warned", [])
     with caplog.at_level(logging.WARNING, logger="stratagem"):
         read(Dataset.range(4).batch(2), 1)
         assert not caplog.records
         read(Dataset.range(4).batch(2), 2)
-    assert "every worker reads all of it" in caplog.text
+        read(Dataset.range(4).batch(2), 2)
+    [warning] = caplog.messages
+    assert "every worker reads all of it" in warning
 
 
 @settings(max_examples=60, deadline=None)

@@ -44,11 +44,15 @@ class BackendFlags:
         self, parser: argparse.ArgumentParser, backend: str, title: str, description: str
     ) -> None:
         self.backend = backend
-        self._group = parser.add_argument_group(f"{title} (--on {backend})", description)
+        self._parser = parser
+        self._heading = (f"{title} (--on {backend})", description)
+        self._group: argparse._ArgumentGroup | None = None  # one without flags is not shown
         self._flags: dict[str, str] = {}
 
     def add(self, flag: str, **options: Any) -> None:
         """Adds a flag with the options of ``argparse``."""
+        if self._group is None:
+            self._group = self._parser.add_argument_group(*self._heading)
         action = self._group.add_argument(flag, default=argparse.SUPPRESS, **options)
         self._flags[action.dest] = flag
 
@@ -81,9 +85,11 @@ class BackendChoice:
 
 def add_backend_flags(parser: argparse.ArgumentParser) -> Mapping[str, BackendChoice]:
     """Adds ``--on`` and every back end's own flags."""
-    slurm, kubernetes = _slurm(parser), _kubernetes(parser)
+    local, hosts, slurm, kubernetes = (
+        make(parser) for make in (_local, _hosts, _slurm, _kubernetes)
+    )
     kubernetes.flags.share(slurm.flags, "--detach")
-    found = (_local(parser), _hosts(parser), slurm, kubernetes, _ray(parser))
+    found = (local, hosts, slurm, kubernetes, _ray(parser))
     choices = {choice.flags.backend: choice for choice in found}
     parser.add_argument(
         "--on",
@@ -148,12 +154,12 @@ def _hosts(parser: argparse.ArgumentParser) -> BackendChoice:
     flags.add(
         "--own-host",
         metavar="HOST",
-        help="with --task: host at which the others reach it; default: its address towards the endpoint",
+        help=argparse.SUPPRESS,  # with --task: where the others reach it; schedulers' jobs set it
     )
     flags.add(
         "--led",
         action="store_true",
-        help="with --task: the endpoint is a launcher without tasks, such as that of a scheduler's job",
+        help=argparse.SUPPRESS,  # with --task: the endpoint is the launcher of a scheduler's job
     )
     return BackendChoice(flags, _make_hosts)
 

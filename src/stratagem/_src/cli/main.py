@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from stratagem._src.cli import doctor, island_server, run, timeline, top
 from stratagem._src.cluster.errors import RendezvousError
@@ -38,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timeline.add_command(commands)
     doctor.add_command(commands)
     island_server.add_command(commands)
-    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _check_command(parser, commands.choices, given)
+    options = parser.parse_args(given)
     try:
         return int(options.command(options))
     except StratagemError as error:
@@ -50,3 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output is gone, as with head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+
+
+def _check_command(
+    parser: argparse.ArgumentParser, known: Collection[str], arguments: Sequence[str]
+) -> None:
+    """Exits with a usage error, and the closest command, if the command is unknown."""
+    name = arguments[0] if arguments else ""
+    if not name or name.startswith("-") or name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Use one of {', '.join(known)}."
+    if name.endswith(".py"):
+        hint = f"To run a program, write: stratagem run {shlex.join(arguments)}"
+    parser.error(printable(f"There is no command {name!r}. {hint}"))

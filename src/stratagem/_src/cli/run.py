@@ -56,6 +56,7 @@ def add_command(commands: _Commands) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="stratagem run [flags] PROGRAM [arguments]",
         allow_abbrev=False,
     )
     _add_job_flags(parser)
@@ -125,25 +126,6 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="number of workers; default: 1; with MIN, training continues with at least MIN workers when "
         "others are lost, and the lost ones are restarted (sg.train.elastic)",
     )
-    tasks.add_argument(
-        "--islands",
-        type=int,
-        metavar="N",
-        help="N groups of --workers each: synchronous within a group, averaged between groups by "
-        "sg.distribute.experimental.LocalUpdates; a lost group is restarted (--max-worker-restarts)",
-    )
-    tasks.add_argument(
-        "--island",
-        type=int,
-        metavar="I",
-        help="run only island I of --islands N, on any back end; needs --island-server",
-    )
-    tasks.add_argument(
-        "--island-server",
-        metavar="HOST:PORT",
-        help="address of 'stratagem island-server'; STRATAGEM_ISLANDS_SECRET or "
-        "STRATAGEM_ISLANDS_SECRET_FILE must give the same secret to all islands",
-    )
     tasks.add_argument("--chief", action="store_true", help="add a chief, which leads the workers")
     tasks.add_argument(
         "--ps",
@@ -169,6 +151,26 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         help="environment variable for every task, not for secrets; repeatable",
     )
     tasks.add_argument("--name", default="", help="name of the job; default: derived from PROGRAM")
+    islands = parser.add_argument_group("islands", "groups of workers over slow links")
+    islands.add_argument(
+        "--islands",
+        type=int,
+        metavar="N",
+        help="N groups of --workers each: synchronous within a group, averaged between groups by "
+        "sg.distribute.experimental.LocalUpdates; a lost group is restarted (--max-worker-restarts)",
+    )
+    islands.add_argument(
+        "--island",
+        type=int,
+        metavar="I",
+        help="run only island I of --islands N, on any back end; needs --island-server",
+    )
+    islands.add_argument(
+        "--island-server",
+        metavar="HOST:PORT",
+        help="address of 'stratagem island-server'; STRATAGEM_ISLANDS_SECRET or "
+        "STRATAGEM_ISLANDS_SECRET_FILE must give the same secret to all islands",
+    )
     each = parser.add_argument_group("resources of each task", "requested from a scheduler")
     each.add_argument("--cpus", type=int, metavar="N", help="number of CPU cores")
     each.add_argument("--memory", metavar="SIZE", help="memory, such as 512M or 4G")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stratagem._src.cluster.environment_variables import is_set
+from stratagem._src.core.extras import install_command
 
 __all__ = ["scheduler_report"]
 
@@ -21,7 +22,7 @@ def scheduler_report() -> Iterator[str]:
     found = {
         "Slurm (sbatch)": _slurm(),
         "Kubernetes (KUBECONFIG)": _kubernetes(),
-        "Ray (pip install 'stratagem[ray]')": _ray(),
+        f"Ray ({install_command('ray')})": _ray(),
         "mpirun": _launcher("mpirun"),
         "torchrun": _launcher("torchrun"),
     }
@@ -71,7 +72,7 @@ def _kubernetes() -> Iterator[str]:
         yield f"Kubernetes: a pod, {os.environ.get('HOSTNAME')}"
     elif Path(config).is_file():
         client = importlib.util.find_spec("kubernetes") is not None
-        step = "submits" if client else "needs pip install 'stratagem[kubernetes]'"
+        step = "submits" if client else f"needs {install_command('kubernetes')}"
         yield f"Kubernetes: {config}; 'stratagem run --on kubernetes --image ...' {step}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING
 
+from stratagem._src.cli.keyboard import Keyboard
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.telemetry.monitoring.dashboard_client import DashboardClient
@@ -24,7 +24,8 @@ _ALTERNATE_SCREEN, _MAIN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_TO_END_OF_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _DESCRIPTION = """\
 Shows a running job that was started with 'stratagem run --dashboard': its tasks, their steps and where the
-time goes, until the job ends or Ctrl-C. If the output is not a terminal, prints plain text once.
+time goes, until the job ends. q or Ctrl-C leaves it. If the output is not a terminal, prints plain text
+once.
 """
 
 
@@ -67,14 +68,16 @@ def _top(link: str) -> int:
         return 0
     sys.stdout.write(_ALTERNATE_SCREEN)
     try:
-        while True:
-            size = shutil.get_terminal_size()
-            lines = text_view(view, size.columns).split("\n")[: size.lines - 1]
-            text = "".join(f"{line}{_CLEAR_TO_END_OF_LINE}\r\n" for line in lines)
-            sys.stdout.write(f"{_HOME}{text}{_CLEAR_BELOW}")
-            sys.stdout.flush()
-            time.sleep(_POLL_INTERVAL)
-            view = client.view()
+        with Keyboard() as keyboard:
+            while True:
+                size = shutil.get_terminal_size()
+                lines = text_view(view, size.columns).split("\n")[: size.lines - 1]
+                text = "".join(f"{line}{_CLEAR_TO_END_OF_LINE}\r\n" for line in lines)
+                sys.stdout.write(f"{_HOME}{text}{_CLEAR_BELOW}")
+                sys.stdout.flush()
+                if keyboard.pressed("q", _POLL_INTERVAL):
+                    break
+                view = client.view()
     except UnavailableError:
         pass  # the job and its launcher have ended
     finally:

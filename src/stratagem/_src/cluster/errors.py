@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-from stratagem._src.core.errors import StratagemError
+from stratagem._src.core.errors import StratagemError, set_public_module
 
 _SHOWN_CHARACTERS = 200
 
@@ -81,3 +81,6 @@ class CloudError(StratagemError, RuntimeError):
 
 class CloudResourceNotFoundError(CloudError, ValueError):
     """The cloud service has no resource of this name."""
+
+
+set_public_module(globals())

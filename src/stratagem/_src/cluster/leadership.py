@@ -50,7 +50,7 @@ def validate_task(cluster_spec: ClusterSpec, task_type: str | None, task_id: int
     >>> from stratagem.train import ClusterSpec
     >>> validate_task(ClusterSpec({"worker": ["w0:2222"]}), "ps", 0)
     Traceback (most recent call last):
-    stratagem._src.cluster.errors.TaskError: task_type must be one of ['worker'], got 'ps'.
+    stratagem.errors.TaskError: task_type must be one of ['worker'], got 'ps'.
 
     Raises:
         TaskError: If the task is not in the cluster, or the cluster has two chiefs or evaluators.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratagem._src.core.extras import install_hint
+
 __all__ = ["load_ray"]
 
 
@@ -19,5 +21,5 @@ def load_ray(who: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise ImportError(f"{who} needs Ray. Run pip install 'stratagem[ray]'.") from None
+        raise ImportError(f"{who} needs Ray. {install_hint('ray')}") from None
     return ray

@@ -40,9 +40,7 @@ Each also derives from the built-in exception that ``tf.distribute`` raises in i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from stratagem._src.core.lazy_names import lazy_names
+from collections.abc import Mapping
 
 
 class StratagemError(Exception):
@@ -169,5 +167,17 @@ class ShippingError(StratagemError, TypeError):
     """A function, argument or result that cannot be sent to another process."""
 
 
-if not TYPE_CHECKING:
-    __getattr__ = lazy_names("stratagem.errors")  # its public name
+def set_public_module(names: Mapping[str, object]) -> None:
+    """Sets the module of the errors among ``names`` to ``stratagem.errors``, which re-exports them.
+
+    Tracebacks then show a name that a program can import, and pickles contain no private path.
+
+    Args:
+        names: The names of a module that defines errors.
+    """
+    for found in names.values():
+        if isinstance(found, type) and issubclass(found, StratagemError):
+            found.__module__ = "stratagem.errors"
+
+
+set_public_module(globals())

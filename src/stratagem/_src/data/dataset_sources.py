@@ -156,7 +156,7 @@ class DatasetSources(DatasetBase):
         >>> Dataset.list_files("/no/such/*.file")
         Traceback (most recent call last):
             ...
-        stratagem._src.core.errors.NotFoundError: No files match /no/such/*.file.
+        stratagem.errors.NotFoundError: No files match /no/such/*.file.
 
         Args:
             file_pattern: A glob pattern, or a list of them.

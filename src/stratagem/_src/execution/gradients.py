@@ -134,6 +134,7 @@ def value_and_grad(
         by_variable |= dict(zip(shards, of_taps, strict=True))
         shaped = [_with_variable_shape(by_variable[id(leaf)], leaf) for leaf in leaves]
         if isinstance(parent, ReplicaFrame):
+            parent.note_loss(value, shaped)
             for leaf, gradient in zip(leaves, shaped, strict=True):
                 if id(leaf) in shards:
                     parent.note_reduced_shard(gradient, shards[id(leaf)])

@@ -301,11 +301,21 @@ class ReplicaFrame(TracingFrame):
         self._pending_updates: dict[int, tuple[Variable, list[tuple[Update, Any]]]] = {}
         # Each entry also keeps its gradient alive, so that its id stays unique.
         self._reduced_shards: dict[int, tuple[Any, Any]] = {}
+        self._losses: dict[int, tuple[Any, Any]] = {}
 
     def close(self) -> None:
         """Drops the traced values."""
         super().close()
         self._reduced_shards = {}
+        self._losses = {}
+
+    def note_loss(self, loss: Tensor, gradients: Sequence[Any]) -> None:
+        """Notes the loss of which ``gradients`` are this replica's gradients."""
+        self._losses |= {id(gradient): (gradient, loss) for gradient in gradients}
+
+    def loss_of(self, gradient: Tensor) -> Any | None:
+        """Returns the loss that ``note_loss`` got for a gradient, if any."""
+        return self._losses.get(id(gradient), (None, None))[1]
 
     def note_reduced_shard(self, gradient: Tensor, shard: Tensor) -> None:
         """Notes this replica's shard of a gradient that is summed over the replicas (reduce-scattered)."""

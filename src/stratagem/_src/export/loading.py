@@ -11,6 +11,7 @@ from typing import Any
 from jax import export
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.core.io_options import LoadOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.execution.input_signature import InputSignature
@@ -120,7 +121,7 @@ def load(
     >>> import stratagem as sg
     >>> sg.saved_model.load("nowhere")
     Traceback (most recent call last):
-    stratagem._src.core.errors.NotFoundError: There is no saved model in 'nowhere'.
+    stratagem.errors.NotFoundError: There is no saved model in 'nowhere'.
     """
     weights, saved = read_directory(export_dir)
     for name, one in saved.items():
@@ -143,8 +144,8 @@ def _deserialized(name: str, program: bytes) -> export.Exported:
         foreign = foreign_custom_calls(exported)
     except ImportError as error:
         raise MissingExtraError(
-            "Saving and loading models needs flatbuffers, which is not installed. Install it with "
-            "`pip install stratagem[export]`."
+            "Saving and loading models needs flatbuffers, which is not installed. "
+            + install_hint("export")
         ) from error
     except Exception as error:
         raise DataLossError(f"The program of signature {name!r} is corrupt: {error}.") from error

@@ -13,6 +13,7 @@ from jax import export
 
 from stratagem._src.checkpoint.collective_commit import CollectiveCommit
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.core.io_options import SaveOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.execution.bound_function import CompiledFunction
@@ -168,7 +169,7 @@ def _exported(
         serialized = exported.serialize(vjp_order=1)
     except ImportError as error:
         raise MissingExtraError(
-            "Saving and loading models needs flatbuffers, which is not installed. Install it with "
-            "`pip install stratagem[export]`."
+            "Saving and loading models needs flatbuffers, which is not installed. "
+            + install_hint("export")
         ) from error
     return SavedSignature(signature.parameters, signature.specs, used, bytes(serialized))

@@ -15,6 +15,7 @@ from stratagem._src.input.worker_input import WorkerInput, split_steps
 __all__ = ["choose_policy", "shard_for_worker", "with_common_order"]
 
 _logger = logging.getLogger("stratagem")
+_warned: list[AutoShardPolicy] = []
 
 
 def choose_policy(policy: AutoShardPolicy, files: int | None, num_workers: int) -> AutoShardPolicy:
@@ -77,7 +78,9 @@ def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerI
         source = as_source(dataset)
         return split_steps(source, position, replicated_source=True), source
     policy = choose_policy(wanted, num_files(dataset), position.num_workers)
-    if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA:
+    is_news = position.index == 0 and not _warned  # once per program, from the leader
+    if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA and is_news:
+        _warned.append(policy)
         _logger.warning(
             "The dataset reads no files, so every worker reads all of it and keeps its share. To read "
             "less, use distribute_datasets_from_function; to suppress this message, choose "

@@ -88,7 +88,7 @@ def set_logical_device_configuration(
     >>> set_logical_device_configuration(cpu, [])
     Traceback (most recent call last):
         ...
-    stratagem._src.core.errors.DeviceError: A device is split into one or more logical devices, got none.
+    stratagem.errors.DeviceError: A device is split into one or more logical devices, got none.
     """
     _check_exists(device)
     for configuration in logical_devices:

@@ -13,10 +13,12 @@ from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.core.types import PyTree
+from stratagem._src.jax_compat.running_backends import running_backends
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.logical_devices import grouped, num_logical_devices
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
+from stratagem._src.strategies.single_device_notice import tell_of_single_device
 from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchronized
 from stratagem._src.variables.fully_sharded import current_placement
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
@@ -58,7 +60,11 @@ class MirroredStrategy(LogicalDeviceLayouts):
         cross_device_ops: CrossDeviceOps | None = None,
         devices_per_replica: int = 1,
     ) -> None:
-        group = grouped(resolve_devices(devices), devices_per_replica)
+        had_started = bool(running_backends())
+        found = resolve_devices(devices)
+        group = grouped(found, devices_per_replica)
+        if devices is None:
+            tell_of_single_device(type(self).__name__, found, had_started=had_started)
         warn_if_unsynchronized(type(self).__name__)
         super().__init__(MirroredExtended(self, group, check_cross_device_ops(cross_device_ops)))
         _logger.info("Using %s with devices %s", type(self).__name__, group.device_names)

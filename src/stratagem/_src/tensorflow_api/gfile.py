@@ -21,6 +21,7 @@ from stratagem._src.core.errors import (
     MissingExtraError,
     NotFoundError,
 )
+from stratagem._src.core.extras import install_hint
 from stratagem._src.core.types import PathLike
 
 __all__ = [
@@ -63,8 +64,7 @@ def _remote(path: str) -> Any:
         import fsspec
     except ImportError:
         raise MissingExtraError(
-            f"{scheme}:// paths need fsspec, which is not installed. Run pip install "
-            "'stratagem[files]'."
+            f"{scheme}:// paths need fsspec, which is not installed. {install_hint('files')}"
         ) from None
     try:
         return fsspec.filesystem(scheme)
@@ -278,7 +278,7 @@ def listdir(path: PathLike) -> list[str]:
     >>> listdir("/nowhere")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.NotFoundError: /nowhere: no such directory.
+    stratagem.errors.NotFoundError: /nowhere: no such directory.
     """
     name = text_path(path)
     if not isdir(name):
@@ -325,7 +325,7 @@ def remove(path: PathLike) -> None:
     >>> remove("/nowhere")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    stratagem.errors.NotFoundError: /nowhere: no such file or directory.
     """
     name = text_path(path)
     system = _remote(name)
@@ -342,7 +342,7 @@ def rmtree(path: PathLike) -> None:
     >>> rmtree("/nowhere")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    stratagem.errors.NotFoundError: /nowhere: no such file or directory.
     """
     name = text_path(path)
     system = _remote(name)
@@ -359,7 +359,7 @@ def rename(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
     >>> rename("/nowhere", "/elsewhere")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    stratagem.errors.NotFoundError: /nowhere: no such file or directory.
     """
     source, target = _paths(src, dst, overwrite)
     system, other = _remote(source), _remote(target)
@@ -380,7 +380,7 @@ def copy(src: PathLike, dst: PathLike, overwrite: bool = False) -> None:
     >>> copy("/nowhere", "/elsewhere")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    stratagem.errors.NotFoundError: /nowhere: no such file or directory.
     """
     source, target = _paths(src, dst, overwrite)
     with GFile(source, "rb") as reading:

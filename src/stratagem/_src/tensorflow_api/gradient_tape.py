@@ -40,6 +40,7 @@ from stratagem._src.tensorflow_api.tape_gradients import (
     is_source,
     jacobian_rows,
     note_gradient_sum,
+    note_loss,
     source_gradient,
     target_weights,
 )
@@ -387,6 +388,8 @@ class GradientTape:
         found = self._differentiate(
             targets, leaves, unconnected, lambda gradients: gradients(weights)
         )
+        if len(targets) == 1 and output_gradients is None:
+            note_loss(array_of(targets[0]), found)
         return jax.tree.unflatten(structure, found)
 
     def jacobian(

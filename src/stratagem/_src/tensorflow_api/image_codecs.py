@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError, MissingExtraError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, ShapeLike, StringLike
 from stratagem._src.tensorflow_api.conversion import as_dtype, concrete, integer, integers, strings
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
@@ -92,7 +93,7 @@ def decode_bmp(contents: StringLike, channels: int = 0, name: str | None = None)
     >>> decode_bmp(b"nothing")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.InvalidArgumentError: tf.io.decode_bmp needs a BMP, got b'nothing'.
+    stratagem.errors.InvalidArgumentError: tf.io.decode_bmp needs a BMP, got b'nothing'.
     """
     data = _bytes("io.decode_bmp", contents)
     if not data.startswith(b"BM"):
@@ -106,7 +107,7 @@ def decode_gif(contents: StringLike, name: str | None = None) -> HostTensor:
     >>> decode_gif(b"nothing")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.InvalidArgumentError: tf.io.decode_gif needs a GIF, got b'nothing'.
+    stratagem.errors.InvalidArgumentError: tf.io.decode_gif needs a GIF, got b'nothing'.
     """
     data = _bytes("io.decode_gif", contents)
     if not data.startswith(b"GIF"):
@@ -314,8 +315,8 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise MissingExtraError(
-            "Decoding and encoding images needs Pillow, which is not installed. Run pip install "
-            "'stratagem[image]'."
+            "Decoding and encoding images needs Pillow, which is not installed. "
+            + install_hint("image")
         ) from None
     return Image
 

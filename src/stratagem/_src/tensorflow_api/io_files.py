@@ -48,7 +48,7 @@ def read_file(filename: PathLike, name: str | None = None) -> HostTensor:
     >>> read_file("/nowhere")
     Traceback (most recent call last):
     ...
-    stratagem._src.core.errors.NotFoundError: /nowhere: no such file or directory.
+    stratagem.errors.NotFoundError: /nowhere: no such file or directory.
     """
 
     def content(path: bytes) -> Any:

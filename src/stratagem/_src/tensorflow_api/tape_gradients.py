@@ -31,6 +31,7 @@ __all__ = [
     "is_source",
     "jacobian_rows",
     "note_gradient_sum",
+    "note_loss",
     "source_gradient",
     "target_weights",
 ]
@@ -104,6 +105,13 @@ def source_gradient(
     indices = [jnp.reshape(jnp.asarray(numbers), -1) for _, numbers in by_rows]
     rows = IndexedSlices(jnp.concatenate(values), jnp.concatenate(indices), dense_shape=shape)
     return rows if total is None else total + rows.to_dense()
+
+
+def note_loss(loss: Tensor, gradients: Sequence[Any | None]) -> None:
+    """Tells the replica's frame which loss the gradients are of."""
+    frame = frames.current_frame()
+    if isinstance(frame, ReplicaFrame):
+        frame.note_loss(loss, gradients)
 
 
 def note_gradient_sum(gradient: PyTree, parts: Sequence[Any | None]) -> None:

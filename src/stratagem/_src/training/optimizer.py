@@ -30,9 +30,10 @@ from stratagem._src.training.gradient_pairs import (
 from stratagem._src.training.local_optimizer_step import LocalOptimizerStep
 from stratagem._src.training.loss_scaling import LossScale
 from stratagem._src.training.optimizer_state import RestoredState, StateEntry
-from stratagem._src.training.optimizer_step import OptimizerStep
+from stratagem._src.training.optimizer_step import OptimizerStep, scaled
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
+from stratagem._src.training.summed_means import warn_of_summed_means
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables.fully_sharded_variable import ShardedOperand
@@ -44,8 +45,9 @@ __all__ = ["Optimizer"]
 class Optimizer:
     """Applies gradients to variables with an optax transformation, wherever the variables are.
 
-    **The replicas' gradients are summed, not averaged.** So a replica's loss must be its share of the loss
-    of the global batch: divide by the global batch size, as ``sg.nn.compute_average_loss`` does.
+    **By default the replicas' gradients are summed, not averaged.** So a replica's loss must be its part of
+    the loss of the global batch: divide by the global batch size, as ``sg.nn.compute_average_loss`` does.
+    If each replica's loss is a mean over its own examples, use ``gradient_reduction="mean"``.
 
     A variable on a parameter server is updated there: the gradient is sent, and the optimizer state stays
     on the server, shard by shard. For an ``IndexedSlices`` gradient, such as that of an embedding table,
@@ -75,6 +77,9 @@ class Optimizer:
             nothing is lost then. It takes the memory of one more gradient, is saved as the sum over the
             replicas, and has no effect where gradients are not rounded. Not with ``loss_scale`` or sharded
             state.
+        gradient_reduction: How the gradients of the replicas are combined: ``"sum"``, or ``"mean"`` as
+            PyTorch DDP and hand-written ``jax.lax.pmean`` do. No effect on gradients that are already
+            reduced: in cross-replica context, or with ``experimental_aggregate_gradients=False``.
 
     >>> import optax
     >>> import stratagem as sg
@@ -102,6 +107,7 @@ class Optimizer:
         loss_scale: float | str | None = None,
         shard_state: bool = False,
         error_feedback: bool = False,
+        gradient_reduction: str | ReduceOp = "sum",
     ) -> None:
         if error_feedback and shard_state:
             raise InvalidArgumentError(
@@ -115,6 +121,7 @@ class Optimizer:
             1 if gradient_accumulation_steps is None else gradient_accumulation_steps,
             None if loss_scale is None else LossScale.of(loss_scale),
             error_feedback,
+            ReduceOp(gradient_reduction),
         )
         self._set_up(ServerUpdates(self), recipe, name, shard_state)
 
@@ -242,7 +249,7 @@ class Optimizer:
     # --- applying gradients ---------------------------------------------------------------------------
 
     def apply(self, gradients: PyTree, variables: PyTree = None) -> None:
-        """Updates each variable with its gradient, **summed over the replicas**.
+        """Updates each variable with its gradient, **summed over the replicas** (``gradient_reduction``).
 
         Args:
             gradients: Any structure of gradients, as ``value_and_grad`` returns it.
@@ -279,7 +286,7 @@ class Optimizer:
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> None:
-        """Updates each variable with its gradient, **summed over the replicas**.
+        """Updates each variable with its gradient, **summed over the replicas** (``gradient_reduction``).
 
         Args:
             grads_and_vars: Pairs of a gradient, an array or ``IndexedSlices``, and a variable. Pairs
@@ -304,6 +311,12 @@ class Optimizer:
         accumulates = late and experimental_aggregate_gradients
         as_arrays = dense_gradient if accumulates else _arrays
         arrays = [as_arrays(g, v) for g, v in zip(gradients, variables, strict=True)]
+        num_replicas = replica.num_replicas_in_sync
+        if self._recipe.gradient_reduction is ReduceOp.MEAN:
+            if accumulates:  # sums of several calls: the mean is taken before
+                arrays = [scaled(gradient, 1 / num_replicas) for gradient in arrays]
+        elif experimental_aggregate_gradients:
+            warn_of_summed_means(self.name, gradients, num_replicas)
 
         def apply(strategy: StrategyProtocol, values: Sequence[Any]) -> None:
             assert isinstance(strategy, Strategy)
@@ -327,15 +340,22 @@ class Optimizer:
         options = strategy.extended.gradient_options
         if not any(isinstance(variable, RemoteVariable) for variable in variables):
             gradients = self._updates_here.reduce_scatter(gradients, variables, options)
+        operation = self._recipe.gradient_reduction
+        if operation is ReduceOp.MEAN:  # reduce-scatter has summed these
+            factor = 1 / strategy.num_replicas_in_sync
+            gradients = [
+                ShardedOperand(scaled(g.array, factor)) if isinstance(g, ShardedOperand) else g
+                for g in gradients
+            ]
         pairs = zip(gradients, variables, strict=True)
-        unsummed = [pair for pair in pairs if not isinstance(pair[0], ShardedOperand)]
-        reduced = iter(strategy.extended.batch_reduce_to(ReduceOp.SUM, unsummed, options))
-        summed = [g if isinstance(g, ShardedOperand) else next(reduced) for g in gradients]
-        values = [array_of(value) if isinstance(value, Mirrored) else value for value in summed]
+        unreduced = [pair for pair in pairs if not isinstance(pair[0], ShardedOperand)]
+        reduced = iter(strategy.extended.batch_reduce_to(operation, unreduced, options))
+        results = [g if isinstance(g, ShardedOperand) else next(reduced) for g in gradients]
+        values = [array_of(value) if isinstance(value, Mirrored) else value for value in results]
         self._apply(values, variables)
 
     def _apply(self, gradients: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Updates variables with gradients that are already summed."""
+        """Updates variables with gradients that are already reduced over the replicas."""
         self._check_here(variables)
         remote = [isinstance(variable, RemoteVariable) for variable in variables]
         if any(remote) and self._recipe.clipping:

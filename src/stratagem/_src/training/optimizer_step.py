@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike, PyTree, Tensor
 from stratagem._src.training.gradient_clipping import NO_CLIPPING, Clipping
 from stratagem._src.training.keyless_transformation import KeylessTransformation
 from stratagem._src.training.loss_scaling import LossScale, all_finite
 
-__all__ = ["OptimizerStep"]
+__all__ = ["OptimizerStep", "scaled"]
 
 State = dict[str, Any]
 
@@ -37,6 +38,7 @@ class OptimizerStep:
         loss_scale: The loss scaling, if any.
         error_feedback: Whether each replica keeps what rounding for the wire takes from its gradients, and
             adds it to the next ones.
+        gradient_reduction: How the gradients of several replicas are combined: ``SUM`` or ``MEAN``.
     """
 
     transformation: Any
@@ -45,6 +47,7 @@ class OptimizerStep:
     accumulation_steps: int = 1
     loss_scale: LossScale | None = None
     error_feedback: bool = False
+    gradient_reduction: ReduceOp = ReduceOp.SUM
 
     def __post_init__(self) -> None:
         complete = hasattr(self.transformation, "init") and hasattr(self.transformation, "update")
@@ -68,6 +71,11 @@ class OptimizerStep:
                 "error_feedback must be used without a loss_scale, which may change between the step that "
                 "rounds a gradient and the one that adds the rounding error. Use bfloat16, which needs no "
                 "loss scale, or leave error_feedback out."
+            )
+        if self.gradient_reduction not in (ReduceOp.SUM, ReduceOp.MEAN):
+            raise InvalidArgumentError(
+                'gradient_reduction must be "sum" or "mean", over the replicas, got '
+                f"{self.gradient_reduction.name!r}."
             )
 
     @property
@@ -118,7 +126,7 @@ class OptimizerStep:
         if self.loss_scale is None:
             return self._accumulate(gradients, state, values)
         factor = 1 / state["loss_scale"]
-        gradients = [_times(gradient, factor) for gradient in gradients]
+        gradients = [scaled(gradient, factor) for gradient in gradients]
         if not self.loss_scale.dynamic:
             return self._accumulate(gradients, state, values)
         scale = self.loss_scale
@@ -141,7 +149,7 @@ class OptimizerStep:
 
         The state has no ``accumulated``.
         """
-        means = [_times(total, 1 / self.accumulation_steps) for total in sums]
+        means = [scaled(total, 1 / self.accumulation_steps) for total in sums]
         values, state = self._take_step(means, state, values)
         return values, state | {"accumulated_steps": jnp.zeros_like(state["accumulated_steps"])}
 
@@ -200,6 +208,7 @@ def _cond(
     return result
 
 
-def _times(gradient: ArrayLike, factor: Tensor) -> Any:
+def scaled(gradient: ArrayLike, factor: float | Tensor) -> Any:
+    """Returns a gradient times a factor, computed in float32 or wider, in the gradient's dtype."""
     wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32))
     return (wide * factor).astype(gradient.dtype)

@@ -81,6 +81,10 @@ class StateFrame(abc.ABC):
         """Returns this replica's shard of a gradient's sum over the replicas, if it is known already."""
         return None
 
+    def loss_of(self, gradient: ArrayLike) -> Any | None:
+        """Returns the traced loss that a gradient of this replica was computed from, if it is known."""
+        return None
+
     @abc.abstractmethod
     def write(self, variable: Variable, value: ArrayLike) -> None:
         """Sets the variable's value in this frame."""

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from stratagem._src.core.errors import MissingExtraError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.process.background import Background
 
 __all__ = ["tensorstore"]
@@ -36,8 +37,8 @@ def _load() -> Any:
         if error.name != _NAME:
             raise
         raise MissingExtraError(
-            "Checkpoints need TensorStore, which is not installed. Install it with "
-            "`pip install stratagem[checkpoint]`, also on the hosts of parameter servers."
+            "Checkpoints need TensorStore, also on hosts of parameter servers. It is not installed. "
+            + install_hint("checkpoint")
         ) from error
 
 

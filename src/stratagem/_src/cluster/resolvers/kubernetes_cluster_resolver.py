@@ -12,6 +12,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import CloudError
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.core.extras import install_hint
 
 __all__ = ["KubernetesClusterResolver", "KubernetesExecutableLocation"]
 
@@ -117,8 +118,8 @@ def _make_client(location: KubernetesExecutableLocation) -> Any:
         config: Any = importlib.import_module("kubernetes.config")
     except ImportError as error:
         raise ImportError(
-            "KubernetesClusterResolver needs the Kubernetes client. "
-            "Run pip install 'stratagem[kubernetes]', or pass override_client."
+            "KubernetesClusterResolver needs the Kubernetes client, or an override_client. "
+            + install_hint("kubernetes")
         ) from error
     configuration = client.Configuration()
     try:

@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 from stratagem._src.core.errors import KerasBackendError, MissingExtraError
+from stratagem._src.core.extras import install_hint
 
 __all__ = ["check_backend", "load_keras"]
 
@@ -31,8 +32,7 @@ def load_keras() -> ModuleType:
         if error.name != "keras":
             raise
         raise MissingExtraError(
-            "stratagem.keras needs Keras 3, which is not installed. Install it with "
-            "`pip install stratagem[keras]`."
+            "stratagem.keras needs Keras 3, which is not installed. " + install_hint("keras")
         ) from error
     finally:
         if chosen is None:

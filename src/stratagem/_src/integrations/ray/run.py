@@ -54,7 +54,7 @@ def run(
     >>> from stratagem.integrations import ray
     >>> ray.run(print, workers=-1)
     Traceback (most recent call last):
-    stratagem._src.cluster.errors.LaunchError: workers must be an integer >= 0, got -1.
+    stratagem.errors.LaunchError: workers must be an integer >= 0, got -1.
 
     Args:
         fn: The function that every task calls.

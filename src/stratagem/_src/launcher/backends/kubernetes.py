@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.launcher.backends.kubernetes_follower import JobFollower
 from stratagem._src.launcher.backends.kubernetes_manifests import (
     KubernetesOptions,
@@ -145,7 +146,7 @@ def _client() -> Any:
         import kubernetes.config
     except ImportError:
         raise LaunchError(
-            "--on kubernetes needs the Kubernetes client. Run pip install 'stratagem[kubernetes]'."
+            f"--on kubernetes needs the Kubernetes client. {install_hint('kubernetes')}"
         ) from None
     return kubernetes.client
 

@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
-from stratagem._src.core.errors import StratagemError
+from stratagem._src.core.errors import StratagemError, set_public_module
 
 
 class PartitionError(StratagemError, ValueError):
     """A shape, axis, setting or partitioner result is invalid for partitioning a variable."""
+
+
+set_public_module(globals())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.core.version import __version__
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class OpenTelemetryMetrics:
         except ImportError as error:
             raise LaunchError(
                 "--opentelemetry needs the OpenTelemetry SDK and exporter, which are not installed "
-                f"({error}). Run pip install 'stratagem[opentelemetry]'."
+                f"({error}). {install_hint('opentelemetry')}"
             ) from None
         self._view = view
         # Attributes from the environment take precedence.

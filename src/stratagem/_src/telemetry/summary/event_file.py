@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from stratagem._src.core.errors import MissingExtraError
+from stratagem._src.core.extras import install_hint
 from stratagem._src.process.fork import ProcessOwner, hold_while_forking
 
 __all__ = ["EventFile", "TensorBoardX"]
@@ -102,7 +103,7 @@ def _library() -> Any:
         import tensorboardX.summary
     except ImportError as error:
         raise MissingExtraError(
-            "Summaries are written with tensorboardX, which is not installed. Run "
-            "`pip install stratagem[summary]`."
+            "Summaries are written with tensorboardX, which is not installed. "
+            + install_hint("summary")
         ) from error
     return tensorboardX

@@ -1,0 +1,126 @@
+"""``is_local_mean``: recognizes a loss that is the mean over the examples of one replica."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.tracer_producer import Producer, constant_value, producer
+
+__all__ = ["is_local_mean"]
+
+# Operations that change neither the value of a scalar nor its meaning.
+_TRANSPARENT = ("convert_element_type", "copy", "copy_p", "reshape", "squeeze", "stop_gradient")
+# The names under which call-like operations keep the jaxpr that they run.
+_INNER_JAXPRS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_MAX_OPERATIONS = 200
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A traced array; or a variable of a jaxpr that an operation calls, with the operation's operands."""
+
+    atom: Any
+    jaxpr: Any = None
+    operands: tuple[_Value, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self.atom.aval, "shape", ()))
+
+    @property
+    def number(self) -> float | None:
+        value = constant_value(self.atom)
+        return float(value) if value is not None and getattr(value, "ndim", 0) == 0 else None
+
+    def producer(self) -> tuple[Producer, list[_Value]] | None:
+        """Returns the operation that computes it, with its operands as values."""
+        if self.jaxpr is None:
+            found = producer(self.atom)
+        else:
+            if any(self.atom is given for given in self.jaxpr.invars):
+                place = next(i for i, v in enumerate(self.jaxpr.invars) if v is self.atom)
+                return self.operands[place].producer()
+            found = _equation_of(self.atom, self.jaxpr)
+        if found is None:
+            return None
+        operands = [_Value(atom, self.jaxpr, self.operands) for atom in found.operands]
+        for name in _INNER_JAXPRS:
+            inner: Any = getattr(found.params.get(name), "jaxpr", found.params.get(name))
+            if hasattr(inner, "eqns") and len(inner.invars) == len(operands):
+                result = inner.outvars[found.index]
+                return _Value(result, inner, tuple(operands)).producer()
+        return found, operands
+
+
+def _equation_of(atom: object, jaxpr: Any) -> Producer | None:
+    for equation in jaxpr.eqns:
+        for index, out in enumerate(equation.outvars):
+            if out is atom:
+                return Producer(
+                    equation.primitive.name, equation.params, tuple(equation.invars), index
+                )
+    return None
+
+
+def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
+    """Returns whether a traced scalar is, or contains as a term, a mean over one replica's examples.
+
+    It follows the operations that computed the scalar backwards, through casts, signs, sums of terms and
+    factors that are numbers, to a sum over an array. That sum is a mean if it is divided by the number of
+    its elements, or by the size of its first dimension. A sum that is divided by the size of the *global*
+    batch, as in ``compute_average_loss``, is not, nor is anything that this function does not understand.
+
+    Args:
+        loss: The scalar; ``False`` if it is not traced.
+        num_replicas: Number of replicas, to recognize a global batch size.
+    """
+    pending: list[tuple[_Value, float]] = [(_Value(loss), 1.0)]
+    for _ in range(_MAX_OPERATIONS):
+        if not pending:
+            return False
+        value, divisor = pending.pop()
+        found = value.producer()
+        if found is None:
+            continue
+        operation, operands = found
+        name = operation.primitive
+        if name in _TRANSPARENT or name == "neg":
+            pending.append((operands[0], divisor))
+        elif name in ("add", "sub", "add_any"):
+            pending += [(operand, divisor) for operand in operands]
+        elif name == "div" and operands[1].number:
+            pending.append((operands[0], divisor * operands[1].number))
+        elif name == "mul":
+            for operand, factor in (operands, operands[::-1]):
+                if factor.number:
+                    pending.append((operand, divisor / factor.number))
+        elif (
+            name in ("reduce_sum", "dot_general")
+            and _sums_everything(operation, operands)
+            and _is_mean(operands[0].shape, divisor, num_replicas)
+        ):
+            return True
+    return False
+
+
+def _sums_everything(operation: Producer, operands: Sequence[_Value]) -> bool:
+    """Returns whether a sum or a product is over all elements."""
+    if operation.primitive == "reduce_sum":
+        return len(operation.params["axes"]) == len(operands[0].shape)
+    (contracted, _), _ = operation.params["dimension_numbers"]
+    return all(len(contracted) == len(operand.shape) for operand in operands)
+
+
+def _is_mean(shape: tuple[int, ...], divisor: float, num_replicas: int) -> bool:
+    def equal(size: float) -> bool:
+        return math.isclose(divisor, size, rel_tol=1e-5)
+
+    if not shape or equal(1):  # not divided at all
+        return False
+    if any(equal(num_replicas * size) for size in shape):
+        return False  # may be the global batch size
+    return equal(math.prod(shape)) or equal(shape[0])

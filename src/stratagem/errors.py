@@ -1,0 +1,105 @@
+"""The exceptions that the library raises on purpose, for ``except`` clauses.
+
+Each derives from ``StratagemError`` and from the built-in exception that ``tf.distribute`` raises in its
+place.
+"""
+
+from typing import TYPE_CHECKING
+
+from stratagem._src.cluster.errors import (
+    CloudError,
+    CloudResourceNotFoundError,
+    ClusterSpecError,
+    EnvironmentVariableError,
+    LaunchError,
+    MissingVariableError,
+    RendezvousError,
+    SlurmAllocationError,
+    TaskError,
+    UnknownAddressesError,
+    UnsupportedTPUFeatureError,
+)
+from stratagem._src.core.errors import (
+    AlreadyExistsError,
+    BackendStartedError,
+    CancelledError,
+    CardinalityError,
+    ContextError,
+    DataLossError,
+    DeadlineExceededError,
+    DeviceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    KerasBackendError,
+    MissingExtraError,
+    NotAnArrayError,
+    NotFoundError,
+    OnWorkersOnlyError,
+    OperandTypeError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    ProfileError,
+    PSUnavailableError,
+    RemoteError,
+    ReplicaMismatchError,
+    ShapeMismatchError,
+    ShippingError,
+    SignatureMismatchError,
+    StratagemError,
+    TracedValueError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnsupportedError,
+    VariableError,
+)
+from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.parameter_server.partitioners.errors import PartitionError
+
+__all__ = [
+    "AlreadyExistsError",
+    "BackendStartedError",
+    "CancelledError",
+    "CardinalityError",
+    "CloudError",
+    "CloudResourceNotFoundError",
+    "ClusterSpecError",
+    "ContextError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "DeviceError",
+    "EnvironmentVariableError",
+    "FailedPreconditionError",
+    "InvalidArgumentError",
+    "KerasBackendError",
+    "LaunchError",
+    "MissingExtraError",
+    "MissingVariableError",
+    "NotAnArrayError",
+    "NotFoundError",
+    "OnWorkersOnlyError",
+    "OperandTypeError",
+    "OutOfRangeError",
+    "PSUnavailableError",
+    "PartitionError",
+    "PermissionDeniedError",
+    "ProfileError",
+    "RemoteError",
+    "RendezvousError",
+    "ReplicaMismatchError",
+    "ShapeMismatchError",
+    "ShippingError",
+    "SignatureMismatchError",
+    "SlurmAllocationError",
+    "StratagemError",
+    "TaskError",
+    "TracedValueError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnknownAddressesError",
+    "UnsupportedError",
+    "UnsupportedTPUFeatureError",
+    "VariableError",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy_names(__name__)
