@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -133,7 +134,14 @@ def main() -> None:
     parser.add_argument("--dtype", help="in which Stratagem sends, such as bfloat16")
     parser.add_argument("--tensorflow-python", metavar="PYTHON", help="interpreter with TensorFlow")
     parser.add_argument("--torch-python", metavar="PYTHON", help="interpreter with torch")
+    parser.add_argument(
+        "--real-time",
+        action="store_true",
+        help="run everything with real-time priority, so that other programs of the machine do not count",
+    )
     flags = parser.parse_args()
+    if flags.real_time:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # inherited by all that is started
     if reason := why_not():
         raise SystemExit(reason)
     given = {"torch": flags.torch_python, "tensorflow": flags.tensorflow_python}

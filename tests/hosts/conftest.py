@@ -8,6 +8,15 @@ import pytest
 from topology import Topology, why_not
 
 ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+SECONDS = 600
+"""Of a test: its own waits, each with its deadline, add up to more than other tests may take."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS))
 
 
 @pytest.fixture(scope="session", autouse=True)

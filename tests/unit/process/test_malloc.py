@@ -53,13 +53,19 @@ def test_memory_that_was_freed_is_not_faulted_in_again():
     assert count > 1_000  # else this test shows nothing
 
 
+def test_huge_pages_are_kept_too():
+    kept, count = faults(GLIBC_TUNABLES="glibc.malloc.hugetlb=1")
+    assert kept
+    assert count < 100
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("STRATAGEM_MALLOC", "default"),
         ("MALLOC_ARENA_MAX", "2"),
         ("MALLOC_TRIM_THRESHOLD_", "131072"),
-        ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+        ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=4"),
         ("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"),
     ],
 )

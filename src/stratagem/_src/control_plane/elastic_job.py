@@ -381,7 +381,7 @@ class ElasticJob:
                 is_asked = is_first and bool(peers.join_requests.pending(time.monotonic()))
                 is_training = peers.boundary > 0 and not peers.is_over
             if is_asked and is_training and pause is not None and pause is not requested:
-                # The generation may have ended. Then nobody hears this, and the next one has its own pause.
+                # The generation may have ended: then no worker hears this. The next one has its own pause.
                 pause.request("workers request to join")
                 requested = pause
 

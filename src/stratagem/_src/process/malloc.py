@@ -30,6 +30,7 @@ _TOP_PAD_BYTES = 256 * 2**20
 
 # Environment variables by which users tune or replace glibc's allocator.
 _CHOSEN_BY_USER = re.compile(r"MALLOC_\w+_?")
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"  # set by `stratagem run`, and kept: heaps use huge pages too
 _OTHER_ALLOCATOR = re.compile(r"jemalloc|tcmalloc|mimalloc|hoard|scudo")
 
 
@@ -45,7 +46,7 @@ def malloc_is_ours_to_tune() -> bool:
         return False
     return not (
         any(map(_CHOSEN_BY_USER.fullmatch, environment))
-        or "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
+        or "glibc.malloc." in environment.get("GLIBC_TUNABLES", "").replace(_HUGE_PAGES, "")
         or _OTHER_ALLOCATOR.search(environment.get("LD_PRELOAD", ""))
     )
 
