@@ -20,13 +20,13 @@ from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import BoundFunction, CompiledFunction
 from stratagem._src.execution.buffer_donation import VariablesGone
+from stratagem._src.execution.build import trace_program
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
 from stratagem._src.execution.fast_path import Fallbacks, FastPath, make_fast_path
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
-from stratagem._src.execution.trace import trace_program
 from stratagem._src.execution.tracing_frames import LoopsOverDataset, UncaughtEndOfData
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jax_compat.tracing import under_jit

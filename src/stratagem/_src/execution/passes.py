@@ -68,6 +68,11 @@ class LiftContext:
     drawn_arrays: list[Any] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
 
+    def traced_consts(self) -> list[Any]:
+        """Returns the value of each constant in the traced call, with the elements that it drew."""
+        drawn = iter(self.drawn_arrays)
+        return [next(drawn) if const is None else const for const in self.consts]
+
 
 @dataclass(slots=True)
 class ProgramContext:

@@ -22,11 +22,12 @@ from typing import Any, NamedTuple
 from stratagem._src.core.types import CacheKey, PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
+from stratagem._src.execution.build import build_program
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callback_slots import CallbackSlots, callbacks_of
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import static_key
-from stratagem._src.execution.trace import build_program, trace_function
+from stratagem._src.execution.trace import trace_function
 from stratagem._src.execution.trace_key import own_results, trace_key
 from stratagem._src.execution.traced_function import TracedFunction
 from stratagem._src.execution.tracing_frames import code_of
