@@ -1,4 +1,6 @@
-"""Keras is loaded before the tests: it changes the environment when it is first imported."""
+"""Libraries that change the environment when they are first imported are loaded before the tests."""
+
+import tensorboardX  # noqa: F401
 
 import stratagem as sg
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Collection, Sequence
 
-from stratagem._src.cli import doctor, island_server, run, timeline, top
+from stratagem._src.cli import doctor, island_server, migrate, run, timeline, top
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import StratagemError, UnavailableError
 from stratagem._src.core.terminal_text import printable
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_command(commands)
     timeline.add_command(commands)
     doctor.add_command(commands)
+    migrate.add_command(commands)
     island_server.add_command(commands)
     given = list(sys.argv[1:] if arguments is None else arguments)
     _check_command(parser, commands.choices, given)

@@ -1,0 +1,1 @@
+"""``stratagem migrate``: rewrites programs for TensorFlow as programs for JAX and Stratagem."""
