@@ -1,10 +1,7 @@
 """Checkpoints of variables and optimizers of this process."""
 
-import json
 import os
-from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -379,92 +376,6 @@ def test_the_latest_of_equal_age_has_the_highest_number(tmp_path):
     for index in tmp_path.glob("*/_METADATA"):
         os.utime(index, (1, 1))
     assert sg.train.latest_checkpoint(tmp_path) == path == str(tmp_path / "ckpt-10")
-
-
-# --- the format of before -------------------------------------------------------------------------
-
-
-def write_version_1(directory, arrays, optimizers=()):
-    described = {}
-    for name, value in arrays.items():
-        value = np.asarray(value)
-        file = directory / f"{name}.npy"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as opened:
-            np.lib.format.write_array(opened, value, version=(2, 0))
-        described[name] = {"shape": list(value.shape), "dtype": value.dtype.name}
-    index = {"version": 1, "arrays": described, "optimizers": list(optimizers)}
-    (directory / "checkpoint.json").write_text(json.dumps(index, indent=1))
-    return directory
-
-
-@pytest.mark.parametrize("built", [0, 1])
-def test_checkpoints_of_version_1_are_read(strategy, tmp_path, built):
-    first = Training(strategy, ADAM, steps=3)
-    w, b, _, *state = (np.asarray(value, np.float32) for value in first.everything())
-    state[0] = state[0].astype(np.int32)
-    here = {f"optimizer/here/{k}": leaf for k, leaf in enumerate(state)}
-    path = write_version_1(tmp_path / "old-1", {"model/w": w, "model/b": b, **here}, ["optimizer"])
-    again = Training(strategy, ADAM, steps=built)
-    again.checkpoint.restore(path)
-    new = again.checkpoint.save(tmp_path / "new")  # as it is, if it has not been used
-    third = Training(strategy, ADAM)
-    third.checkpoint.restore(new)
-    for training in (first, again, third):
-        training.steps(2)
-    for training in (again, third):
-        assert int(training.optimizer.iterations) == 2  # it did not count them
-        without = [training.everything(), first.everything()]
-        assert len({str([*every[:2], *every[3:]]) for every in without}) == 1
-    wrong = Training(strategy, RMSPROP, steps=1)
-    before = wrong.everything()
-    with pytest.raises(ValueError, match="another optimizer"):
-        wrong.checkpoint.restore(path)
-    assert wrong.everything() == before
-
-
-def test_a_damaged_index_of_version_1_is_named(tmp_path):
-    v = sg.Variable([1.0, 2.0])
-    path = write_version_1(tmp_path / "old-1", {"v": v.numpy()})
-    index = path / "checkpoint.json"
-    text = index.read_bytes()
-    assert b'"shape"' in text
-    v.assign([5.0, 6.0])
-    for damage in (
-        (b'"shape"', b'"shbpe"'), (b'"dtype"', b'"dtypf"'), (b"float32", b"flobt32"),
-        (b'"arrays"', b'"array5"'), (b'"version": 1', b'"version": 2'), (b"[\n", b"{\n"),
-        (b"2", b"-2"), (b"2", b"true"), (b"2", b"null"), (b'"v"', b'"\xff"'), (b"{", b"[" * 100_000),
-    ):  # fmt: skip
-        index.write_bytes(text.replace(*damage, 1))
-        with pytest.raises(sg.errors.DataLossError, match=rf"{index} is corrupt"):
-            sg.train.Checkpoint(v=v).restore(path)
-    index.write_bytes(text.replace(b'"arrays": {', b'"arrays": {}, "x": {', 1))
-    with pytest.raises(sg.errors.DataLossError, match=rf"{index} is corrupt"):
-        sg.train.Checkpoint(v=v).restore(path)
-    assert v.numpy().tolist() == [5, 6]
-
-
-def test_checkpoints_of_version_2_are_read(strategy):
-    """One that the last version of that format has written."""
-    path = Path(__file__).parent / "former" / "of_version_2-1"
-    training = Training(strategy, ADAM)
-    half, step = sg.Variable(np.zeros((2, 2)), dtype=jnp.bfloat16), sg.Variable(0)
-    never = sg.train.Optimizer(MOMENTUM)
-    w, b = training.variables
-    checkpoint = sg.train.Checkpoint(
-        model={"w": w, "b": b}, half=half, step=step, optimizer=training.optimizer, never=never
-    )
-    checkpoint.restore(path).assert_consumed()
-    again = Training(strategy, ADAM, steps=3)
-    assert training.everything() == again.everything()[:2]
-    assert half.numpy().tolist() == [[1, 2], [3, 4]]
-    assert int(step) == 7
-    for each in (training, again):
-        each.steps(2)
-    assert training.everything() == again.everything()
-    assert sg.train.latest_checkpoint(path.parent) == str(path)
-    with pytest.raises(ValueError, match="another optimizer"):
-        Training(strategy, RMSPROP, steps=1).checkpoint.restore(path)
 
 
 def test_a_later_version_is_no_damage(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from stratagem._src.checkpoint.async_save import wait_for_saves
 from stratagem._src.checkpoint.format.directories import numbered
-from stratagem._src.checkpoint.format.former.reader import INDEX_FILE
 from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE
 from stratagem._src.checkpoint.tensorflow.locations import (
     STATE_FILE,
@@ -32,10 +31,8 @@ def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tup
     """
     found = []
     for number, path in numbered(directory, prefix):
-        for file in (METADATA_FILE, INDEX_FILE):
-            with contextlib.suppress(OSError):
-                found.append(((path / file).stat().st_mtime_ns, number, path))
-                break
+        with contextlib.suppress(OSError):
+            found.append(((path / METADATA_FILE).stat().st_mtime_ns, number, path))
     return [(time, path) for time, _, path in sorted(found)]
 
 

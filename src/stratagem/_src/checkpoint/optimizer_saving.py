@@ -135,8 +135,6 @@ class OptimizerRestore:
 
 def _for_local(saved: OptimizerArrays, objects: CheckpointObjects) -> RestoredState | None:
     """Returns the saved state for this process's variables, not read yet."""
-    if saved.in_order is not None:
-        return RestoredState(in_order=saved.in_order)
     here = {name: v for name, v in objects.variables.items() if not isinstance(v, RemoteVariable)}
     of = {
         leaf: [
@@ -163,12 +161,11 @@ def _variables(saved: OptimizerArrays, objects: CheckpointObjects) -> list[Varia
 
 def _read(state: RestoredState) -> RestoredState:
     every = [*state.shared.values(), *(a for values in state.of.values() for _, a in values)]
-    for array in (*every, *(state.in_order or ())):
+    for array in every:
         array.start_read()
     return RestoredState(
         {leaf: array.read() for leaf, array in state.shared.items()},
         {leaf: [(v, array.read()) for v, array in arrays] for leaf, arrays in state.of.items()},
-        None if state.in_order is None else [array.read() for array in state.in_order],
     )
 
 
@@ -184,16 +181,11 @@ def _for_remote(
     A step count that was saved once for all local variables becomes the count of each remote variable.
     """
     found = {leaf: arrays[name] for leaf, arrays in saved.of.items() if name in arrays}
-    in_order = saved.in_order_on_servers.get(name)
-    if not found and in_order is None:
+    if not found:
         return None
     label = f"{label} for {name!r}"
     arrays = state_arrays(variable, optimizer.server_function)
     wanted = [array.leaf.name for array in arrays]
-    if in_order is not None:
-        if len(in_order) != len(wanted):
-            check_leaves([f"{len(in_order)} arrays"], wanted, label, ())
-        found = dict(zip(wanted, in_order, strict=True))
     found = {leaf: array for leaf, array in saved.shared.items() if leaf not in _LOCAL_ONLY} | found
     check_leaves(found, wanted, label, _LOCAL_ONLY)
     for array in arrays:

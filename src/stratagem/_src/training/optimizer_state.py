@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
-from stratagem._src.checkpoint.format.reader import UNKNOWN
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.leaf_paths import leaf_paths
 from stratagem._src.core.types import ArrayLike, PyTree
@@ -80,14 +79,12 @@ class RestoredState:
     Attributes:
         shared: Arrays that are for all variables, by role.
         of: Arrays for each variable, by role.
-        in_order: All arrays in the order of the state, from a checkpoint that does not record their roles.
 
     The arrays may be lazy: still in their files, with only shape and element type known.
     """
 
     shared: Mapping[str, Any] = field(default_factory=dict)
     of: Mapping[str, Sequence[tuple[Variable | int, Any]]] = field(default_factory=dict)
-    in_order: Sequence[Any] | None = None
 
     def entries(self) -> Iterator[StateEntry]:
         """Yields everything, to be saved again."""
@@ -96,14 +93,12 @@ class RestoredState:
         for leaf, values in self.of.items():
             for owner, value in values:
                 yield StateEntry(leaf, owner, value)
-        for position, value in enumerate(self.in_order or ()):
-            yield StateEntry(f"{UNKNOWN}{position}", None, value)
 
     def replace(self, leaf: str, value: ArrayLike) -> RestoredState:
         """Returns the state with one shared array replaced."""
         if leaf not in self.shared:
             return self
-        return RestoredState({**self.shared, leaf: value}, self.of, self.in_order)
+        return RestoredState({**self.shared, leaf: value}, self.of)
 
     def fitted(
         self,
@@ -126,32 +121,14 @@ class RestoredState:
         Raises:
             InvalidArgumentError: If it is the state of another optimizer, or of other variables.
         """
-        if self.in_order is not None:
-            values = self._by_order(places, optimizer)
-        else:
-            check_leaves({*self.shared, *self.of}, {p.leaf for p in places}, optimizer, _LOCAL_ONLY)
-            self._check_variables(places, variables, optimizer)
-            values = [
-                self._value(place, first, variables)
-                for place, first in zip(places, initial, strict=True)
-            ]
+        check_leaves({*self.shared, *self.of}, {p.leaf for p in places}, optimizer, _LOCAL_ONLY)
+        self._check_variables(places, variables, optimizer)
+        values = [
+            self._value(place, first, variables)
+            for place, first in zip(places, initial, strict=True)
+        ]
         for place, value, first in zip(places, values, initial, strict=True):
             check_array(place.leaf, value, first, optimizer)
-        return values
-
-    def _by_order(self, places: Sequence[StatePlace], optimizer: str) -> list[Any]:
-        assert self.in_order is not None
-        values = list(self.in_order)
-        if len(values) == len(places) - 1:
-            # From a version that did not count updates.
-            where = next((k for k, place in enumerate(places) if place.leaf == "iterations"), None)
-            if where is not None:
-                values.insert(where, np.zeros((), np.int32))
-        if len(values) != len(places):
-            raise InvalidArgumentError(
-                f"{optimizer} has the state {_leaves(p.leaf for p in places)}, but the checkpoint has "
-                f"{len(values)} arrays, which is the state of another optimizer. {_ADVICE}"
-            )
         return values
 
     def _check_variables(

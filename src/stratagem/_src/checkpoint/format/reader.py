@@ -1,4 +1,4 @@
-"""``open_checkpoint``: opens a checkpoint of ours or of Orbax, in any format."""
+"""``open_checkpoint``: opens a checkpoint that we or Orbax wrote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from google_crc32c import value as crc32c
 
 from stratagem._src.checkpoint.format.array_store import MANIFEST_FILE, ArrayOnDisk, array_context
-from stratagem._src.checkpoint.format.former.reader import INDEX_FILE, FormerCheckpoint
 from stratagem._src.checkpoint.format.saved_state import (
     DeferredValues,
     OptimizerArrays,
@@ -25,11 +24,9 @@ from stratagem._src.checkpoint.format.tree_metadata import (
 from stratagem._src.core import types
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 
-__all__ = ["OF_VARIABLES", "SHARED", "UNKNOWN", "open_checkpoint", "owner_key", "worker_key"]
+__all__ = ["OF_VARIABLES", "SHARED", "open_checkpoint", "owner_key", "worker_key"]
 
 SHARED, OF_VARIABLES = "shared", "of"
-UNKNOWN = "?"
-"""Prefix of the names of state arrays whose role is unknown; a number follows."""
 _NUMBERED = "#"
 
 
@@ -59,10 +56,8 @@ def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
     directory = _tree_directory(path)
     if directory is not None:
         return _OrbaxCheckpoint(directory, worker)
-    if (path / INDEX_FILE).exists():
-        return FormerCheckpoint(path, worker)
     if path.is_dir() and any(path.iterdir()):
-        why = f"it has neither {METADATA_FILE} nor {INDEX_FILE}"
+        why = f"it has no file {METADATA_FILE}"
     else:
         why = "No such directory" if not path.exists() else "it is empty or not a directory"
     raise NotFoundError(f"There is no checkpoint at {path}: {why}.")
@@ -132,15 +127,12 @@ class _OrbaxCheckpoint:
     def optimizer(self, name: str) -> OptimizerArrays:
         """Returns the arrays of an optimizer's state."""
         found = OptimizerArrays({}, {}, variables=self._variables[name])
-        unknown: dict[int, ArrayOnDisk] = {}
         for leaf in self._leaves.values():
             keys = _keys_below(leaf, name)
             if keys is None:
                 continue
             what, of, *variable = keys
-            if what == SHARED and of.startswith(UNKNOWN):
-                unknown[int(of.removeprefix(UNKNOWN))] = self.array(leaf.name)
-            elif what == SHARED:
+            if what == SHARED:
                 found.shared[of] = self.array(leaf.name)
             elif what == OF_VARIABLES:
                 key = "/".join(variable)
@@ -148,7 +140,7 @@ class _OrbaxCheckpoint:
                 is_number = len(number) < len(key) and number.isdigit()
                 of_leaf = found.of.setdefault(of, {})
                 of_leaf[int(number) if is_number else key] = self.array(leaf.name)
-        return found._replace(in_order=[unknown[k] for k in sorted(unknown)]) if unknown else found
+        return found
 
 
 def _contents(path: Path) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -59,15 +58,11 @@ class OptimizerArrays(NamedTuple):
         shared: Arrays that exist once, such as a step count, by their name in the state.
         of: Arrays per variable, by their name in the state and then by variable. On parameter servers, step
             counts are among these.
-        in_order: All arrays for local variables, in order, if their names were not recorded.
-        in_order_on_servers: The same for variables on parameter servers, by variable.
         variables: The local variables, in the optimizer's order, if they were recorded.
     """
 
     shared: dict[str, SavedArray]
     of: dict[str, dict[VariableKey, SavedArray]]
-    in_order: Sequence[SavedArray] | None = None
-    in_order_on_servers: Mapping[str, Sequence[SavedArray]] = MappingProxyType({})
     variables: Sequence[VariableKey] | None = None
 
 

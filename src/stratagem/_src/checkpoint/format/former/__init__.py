@@ -1,1 +1,0 @@
-"""The predecessor of the Orbax format, which is still read."""
