@@ -6,7 +6,6 @@ import pickle
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import optax
@@ -16,7 +15,6 @@ import stratagem as sg
 import stratagem.keras  # here, for Keras sets environment variables when it is imported
 from stratagem._src.core.tensorflow_names import TRANSLATIONS
 
-PAGE = Path(__file__).parents[3] / "docs" / "tensorflow_names.md"
 _DOTTED = re.compile(r"(?<![\w.])(?:sg|jax|numpy|optax)(?:\.[A-Za-z_]\w*)+")
 
 
@@ -177,21 +175,3 @@ def test_table_is_loaded_by_the_first_mistake_only():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True"]
-
-
-def table():
-    """Returns the table of the documentation: this file, run as a script, writes it there."""
-    width = max(map(len, TRANSLATIONS)) + 5
-    return "".join(
-        f"{'tf.' + name:<{width}}{text.splitlines()[0]}\n"
-        for name, text in sorted(TRANSLATIONS.items(), key=lambda item: item[0].lower())
-    )
-
-
-def test_documentation_has_the_table():
-    assert f"```text\n{table()}```" in PAGE.read_text(), f"run {__file__} to write it"
-
-
-if __name__ == "__main__":
-    before, _, _ = PAGE.read_text().partition("```text\n")
-    PAGE.write_text(f"{before}```text\n{table()}```\n")
