@@ -590,15 +590,22 @@ def _bridge_keras() -> None:
     bridge()
 
 
-def _raise_collective_timeouts() -> None:
-    # A lazy import: it needs JAX.
+def _change_jax() -> None:
+    """Makes the two changes to JAX that this library makes in the whole process.
+
+    XLA flags for slow machines, and the method ``numpy()`` of arrays: reads of variables and results of
+    strategies are JAX arrays, and programs written for TensorFlow call it on every result.
+    """
+    # Lazy imports: they need JAX.
+    from stratagem._src.jax_compat.numpy_method import give_arrays_a_numpy_method
     from stratagem._src.jax_compat.xla_flags import raise_collective_timeouts
 
     raise_collective_timeouts()
+    give_arrays_a_numpy_method()
 
 
 when_imported("keras", _bridge_keras)
-when_imported("jax", _raise_collective_timeouts)
+when_imported("jax", _change_jax)
 
 if not TYPE_CHECKING:
 

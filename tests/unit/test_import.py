@@ -50,6 +50,12 @@ def test_import_alone_loads_no_jax():
     assert run(program).strip() == "False"
 
 
+def test_arrays_have_a_numpy_method_whichever_is_imported_first():
+    use = "print(jax.numpy.float32(2).numpy())"
+    for imports in "import stratagem, jax", "import jax, stratagem":
+        assert run(f"{imports}; {use}").strip() == "2.0"
+
+
 def test_variables_and_functions_load_no_dataset():
     """They recognise datasets among arguments without loading the hundred modules that make one."""
     program = f"import sys; {USE}; print('stratagem._src.data.dataset' in sys.modules)"

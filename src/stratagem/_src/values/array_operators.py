@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from stratagem._src.core.types import ArrayLike, DTypeLike
-from stratagem._src.jax_compat.numpy_method import give_arrays_a_numpy_method
 from stratagem._src.values.host_arrays import own_host_array
 
 __all__ = ["ArrayOperators", "array_of", "operand_of"]
@@ -177,7 +176,3 @@ def operand_of(value: ArrayLike) -> Any:
 def array_of(value: ArrayLike) -> Any:
     """Returns the array that ``value`` wraps, or ``value`` itself."""
     return value._value() if isinstance(value, ArrayOperators) else value
-
-
-# Reads of variables and results of strategies are JAX arrays: give them TensorFlow's `numpy()` method.
-give_arrays_a_numpy_method()
