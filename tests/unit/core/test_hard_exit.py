@@ -86,8 +86,10 @@ except KeyError:
 import contextlib
 with contextlib.suppress(SystemExit): fail()
 """: (0, ""),
+    "sys.settrace(lambda *_: None); fail(0)": (0, ""),
     # Nobody saw how it ends, but something is stuck.
-    "sys.settrace(lambda *_: None); fail(0)": (1, ""),
+    "sys.settrace(lambda *_: None); hard_exit.observe(); raise SystemExit(0)": (1, ""),
+    "try:\n    fail(0)\nexcept SystemExit:\n    raise SystemExit(4)": (4, ""),
     "sys.settrace(lambda *_: None); hard_exit.observe(); raise KeyError('mine')": (
         1,
         "KeyError: 'mine'",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import name_processes
 from stratagem._src.mesh.process_monitor import set_process_monitor
-from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
+from stratagem._src.process.exit_code import exit_code, uncaught_exception
 from stratagem._src.process.fork import at_exit, run_in_child
 from stratagem._src.process.hard_exit import HardExit
 from stratagem._src.transport import Credentials
@@ -270,7 +269,6 @@ def leave_at_exit() -> HardExit:
     global _hard_exit
     if _hard_exit is None:
         _hard_exit = HardExit(_is_stuck)
-        record_exit_calls()
         # JAX closes its devices at exit too. atexit runs handlers in reverse order, so this one runs first.
         at_exit(_leave, _hard_exit)
     return _hard_exit
@@ -394,8 +392,8 @@ def _leave(hard_exit: HardExit) -> None:
 
 
 def _failure_of_program() -> str | None:
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = uncaught_exception()
     if error is not None:
         return f"its program failed with {error!r}"
-    code = exit_code_of_call()
+    code = exit_code()
     return f"its program ended with exit code {code}" if code else None

@@ -8,14 +8,11 @@ child is not finalized: after all exit functions have run, files are flushed and
 from __future__ import annotations
 
 import atexit
-import dis
+import contextlib
 import importlib
-import signal
-import sys
-from types import FrameType
 
 from stratagem._src.jax_compat.running_backends import running_backends
-from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
+from stratagem._src.process.exit_code import exit_code, record_exit_calls
 from stratagem._src.process.fork import run_in_child
 from stratagem._src.process.hard_exit import after_all_exit_functions, end_process
 
@@ -35,35 +32,14 @@ def _prepare_end() -> None:
     if not running_backends():
         return
     for module, name in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):
-        function = getattr(importlib.import_module(module), name, None)
-        if function is not None:
-            atexit.unregister(function)
+        with contextlib.suppress(ImportError, AttributeError):
+            atexit.unregister(getattr(importlib.import_module(module), name))
     record_exit_calls()
-    frame: FrameType = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-    outermost, printed_before = frame, _printed()
-
-    def end() -> None:
-        code = _code(outermost, printed_before)
-        if code is not None:
-            end_process(code)
-
-    after_all_exit_functions(end)
+    after_all_exit_functions(_end)
 
 
-def _printed() -> BaseException | None:
-    """Returns the uncaught exception that the interpreter has printed, if any."""
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-
-
-def _code(outermost: FrameType, printed_before: BaseException | None) -> int | None:
-    """Returns the exit code of the child; ``None`` if it is unknown, as after a bare ``SystemExit``."""
-    code = exit_code_of_call()
+def _end() -> None:
+    code = exit_code()
+    # Unknown, as after a bare ``SystemExit``: the interpreter goes on to its finalization.
     if code is not None:
-        return code
-    printed = _printed()
-    if printed is not printed_before:
-        return -signal.SIGINT if isinstance(printed, KeyboardInterrupt) else 1
-    last = outermost.f_code.co_code[outermost.f_lasti] if outermost.f_lasti >= 0 else 0
-    return 0 if dis.opname[last].startswith("RETURN_") else None
+        end_process(code)

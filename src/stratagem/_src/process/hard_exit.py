@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from stratagem._src.process.background import Background
-from stratagem._src.process.exit_calls import exit_code_of_call, record_exit_calls
-from stratagem._src.process.exit_observer import ExitObserver
+from stratagem._src.process.exit_code import exit_code, record_exit_calls, trace_system_exit
 from stratagem._src.process.fork import ProcessOwner, at_exit
 
 __all__ = ["FailedExit", "HardExit", "after_all_exit_functions", "end_process"]
@@ -38,12 +37,12 @@ class HardExit:
     def __init__(self, is_stuck: Callable[[], bool]) -> None:
         self._is_stuck = is_stuck
         self._is_decided = False
-        self._observer = ExitObserver()
+        record_exit_calls()
         after_all_exit_functions(self._end)
 
     def observe(self) -> None:
-        """Starts to observe the exit code of the program. Called when a thread gets stuck."""
-        self._observer.start()
+        """Starts to observe how the program ends. Called when a thread gets stuck."""
+        trace_system_exit()
 
     def decide(self) -> bool:
         """Returns whether the process will exit this way, for handlers whose cleanup depends on it."""
@@ -52,8 +51,9 @@ class HardExit:
 
     def _end(self) -> None:
         if self.decide():
+            code = exit_code()
             # Something has failed. Exiting with 0 without evidence of success would hide it.
-            end_process(self._observer.code(otherwise=1))
+            end_process(1 if code is None else code)
 
 
 class FailedExit:
@@ -74,9 +74,7 @@ class FailedExit:
     def _end(self) -> None:
         text = self._failure()
         if text is not None:
-            printed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-            interrupted = isinstance(printed, KeyboardInterrupt)
-            end_process(-signal.SIGINT if interrupted else exit_code_of_call() or 1, text)
+            end_process(exit_code() or 1, text)
 
 
 def after_all_exit_functions(function: Callable[[], None]) -> None:
