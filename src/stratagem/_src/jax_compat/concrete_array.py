@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax._src.array import ArrayImpl
+import jax
 
 from stratagem._src.core.types import Tensor
 
 __all__ = ["ConcreteArray", "committed_attribute", "is_on_one_device", "sharding_attribute"]
 
-ConcreteArray: type[Any] = ArrayImpl
+try:
+    from jax._src.array import ArrayImpl
+
+    ConcreteArray: type[Any] = ArrayImpl
+except (ImportError, AttributeError):
+    # No array has exactly this type, so callers take the way for arrays that they do not know.
+    ConcreteArray = jax.Array
 
 
 def is_on_one_device(value: Tensor) -> bool:

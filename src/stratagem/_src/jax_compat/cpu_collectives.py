@@ -40,11 +40,12 @@ def gloo_listens_at(host: str | None) -> Iterator[None]:
 
 
 def _registry() -> dict[str, Any] | None:
-    bridge = importlib.import_module("jax._src.xla_bridge")
-    registry = getattr(bridge, "_backend_factories", None)
-    if not isinstance(registry, dict):
+    try:
+        bridge = importlib.import_module("jax._src.xla_bridge")
+        registry, _ = bridge._backend_factories, bridge.make_cpu_client
+    except (ImportError, AttributeError):
         return None
-    registration = registry.get("cpu")
+    registration = registry.get("cpu") if isinstance(registry, dict) else None
     is_known = dataclasses.is_dataclass(registration) and hasattr(registration, "factory")
     return registry if is_known else None
 

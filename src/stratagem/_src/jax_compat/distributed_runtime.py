@@ -45,8 +45,9 @@ def check_not_started() -> None:
     Raises:
         BackendStartedError: If its backend is already initialized.
     """
-    bridge = importlib.import_module("jax._src.xla_bridge")
-    if bridge.backends_are_initialized():
+    # JAX itself raises, with a text of its own, if this cannot be found out.
+    is_initialized = _private("jax._src.xla_bridge", "backends_are_initialized")
+    if is_initialized is not None and is_initialized():
         raise BackendStartedError(
             "Create a multi-process strategy before the JAX backend is initialized: the backend of this "
             "process has started, with its own devices only. Create the strategy at the start of "
@@ -106,7 +107,8 @@ def _start_backend(timeout: float) -> None:
 
 
 def _join_processes(address: str, num_processes: int, process_id: int, hosted: bool) -> None:
-    client = _make_client(address, process_id) if hosted else None
+    state = _private("jax._src.distributed", "global_state")
+    client = _make_client(address, process_id) if hosted and state is not None else None
     if client is None:
         # The preemption service would intercept SIGTERM: the program would neither see it nor end.
         jax.config.update("jax_enable_preemption_service", False)
@@ -118,7 +120,6 @@ def _join_processes(address: str, num_processes: int, process_id: int, hosted: b
     global _client
     client.connect()
     _client = client
-    state = importlib.import_module("jax._src.distributed").global_state
     state.client = client
     state.process_id = process_id
     state.num_processes = num_processes

@@ -1,14 +1,28 @@
-"""Profiler sessions of JAX that start no backend and write no files, unlike ``jax.profiler``."""
+"""Profiler sessions of JAX that start no backend and write no files, unlike ``jax.profiler``.
+
+If JAX has changed, they are those of ``jax.profiler`` in a temporary directory.
+"""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src.lib import _profiler
-from jax._src.profiler import _profile_state
 
 __all__ = ["begin_session", "end_session"]
+
+_profiler: Any
+_profile_state: Any
+try:
+    from jax._src.lib import _profiler
+    from jax._src.profiler import _profile_state
+
+    _ = _profiler.ProfilerSession, _profile_state.lock, _profile_state.profile_session
+except (ImportError, AttributeError):
+    _profiler = _profile_state = None
 
 
 def begin_session(*, host_level: int, python_level: int) -> Any:
@@ -27,6 +41,10 @@ def begin_session(*, host_level: int, python_level: int) -> Any:
     options = jax.profiler.ProfileOptions()
     options.host_tracer_level = host_level
     options.python_tracer_level = python_level
+    if _profile_state is None:
+        directory = Path(tempfile.mkdtemp(prefix="stratagem-profile-"))
+        jax.profiler.start_trace(directory, profiler_options=options)
+        return directory
     with _profile_state.lock:
         if _profile_state.profile_session is not None:
             raise RuntimeError("a profile has been started")
@@ -40,6 +58,13 @@ def end_session(session: Any) -> bytes:
     Raises:
         RuntimeError: If a profiler server of JAX profiled this process at the same time.
     """
+    if _profile_state is None:
+        try:
+            jax.profiler.stop_trace()
+            [file] = session.rglob("*.xplane.pb")
+            return bytes(file.read_bytes())
+        finally:
+            shutil.rmtree(session)
     with _profile_state.lock:
         if _profile_state.profile_session is session:
             _profile_state.reset()

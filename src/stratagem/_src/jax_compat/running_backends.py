@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
-
-from jax._src import xla_bridge
 
 __all__ = ["running_backends"]
 
 
 def running_backends() -> list[Any]:
-    """Returns the backends that this process has started; empty if it has not started any."""
-    return list(xla_bridge._backends.values())
+    """Returns the backends that this process has started; empty if it has none, or JAX has changed."""
+    try:
+        return list(importlib.import_module("jax._src.xla_bridge")._backends.values())
+    except (ImportError, AttributeError):
+        return []

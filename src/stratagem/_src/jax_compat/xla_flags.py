@@ -57,10 +57,13 @@ def raise_collective_timeouts() -> None:
 
     Does nothing if JAX has changed.
     """
-    # Imported lazily: the library can be imported without JAX.
-    from jax._src import xla_bridge
+    try:
+        # Imported lazily: the library can be imported without JAX.
+        from jax._src import xla_bridge
 
-    factories: Any = getattr(xla_bridge, "_backend_factories", {})
+        factories: Any = xla_bridge._backend_factories
+    except (ImportError, AttributeError):
+        return
     registered = factories.get("cpu")
     make = getattr(registered, "factory", None)
     if make is None:
