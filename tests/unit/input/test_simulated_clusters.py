@@ -13,7 +13,7 @@ from stratagem._src.input import sharding
 from stratagem._src.input.sharding import choose_policy, shard_for_worker
 from stratagem._src.input.sources import as_source
 from stratagem._src.input.splitting import WorkerPosition
-from stratagem._src.input.worker_input import split_steps
+from stratagem._src.input.worker_input import SplitSteps
 from stratagem.data import Dataset, Options, TextLineDataset
 from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
 
@@ -28,7 +28,7 @@ def read(dataset, workers, replicas=1, state=None):
     """Returns for each worker, step and replica the rows it gets."""
     return [
         [step_rows(step, replicas) for step in shard_for_worker(
-            dataset, WorkerPosition(workers, index, replicas))[0](state)[1]]
+            dataset, WorkerPosition(workers, index, replicas))[0](state)]
         for index in range(workers)
     ]  # fmt: skip
 
@@ -157,8 +157,10 @@ def test_every_element_exactly_once_by_file(tmp_path_factory, sizes, batch, work
 )
 def test_steps_resume_where_they_stood(data, batch, workers, whole):
     dataset = Dataset.range(20).shuffle(20, seed=3).batch(batch)
-    steps = split_steps(as_source(dataset), WorkerPosition(workers, 0, 2), replicated_source=whole)
-    everything = list(steps(None)[1])
+    source, position = as_source(dataset), WorkerPosition(workers, 0, 2)
+    everything = list(SplitSteps(source, position, whole))
     stop = data.draw(st.integers(0, len(everything) - 1))
-    rest = [step_rows(step, 2) for step in steps(everything[stop].state)[1]]
+    resumed = SplitSteps(source, position, whole, everything[stop].state)
+    assert resumed.state == everything[stop].state
+    rest = [step_rows(step, 2) for step in resumed]
     assert rest == [step_rows(step, 2) for step in everything[stop + 1 :]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from stratagem._src.input.divisible import empty_like
 from stratagem._src.input.pairing import StartedIteration
 from stratagem._src.input.prefetcher import Prefetcher
 from stratagem._src.input.specs import PerReplicaSpec
-from stratagem._src.input.worker_input import HostStep, HostSteps, take_rows
+from stratagem._src.input.worker_input import HostStep, take_rows
 from stratagem._src.mesh.process_monitor import Comparison
 
 __all__ = ["Agreement", "agreed_steps"]
@@ -101,11 +101,11 @@ class Agreement:
 
 def agreed_steps(
     agreement: Agreement,
-    steps: HostSteps,
+    steps: Iterable[HostStep],
     num_replicas: int,
     spec: ElementSpec,
     state: IteratorState,
-) -> HostSteps:
+) -> Generator[HostStep, None, None]:
     """Yields this worker's steps until all workers have run out of data.
 
     Steps are prefetched, up to a limit. One comparison agrees on all leading steps that every worker has
@@ -123,7 +123,7 @@ def agreed_steps(
     """
     example: Any = None
     number = 0
-    with contextlib.closing(Prefetcher(steps, _has_room)) as reader:
+    with contextlib.closing(Prefetcher((step for step in steps), _has_room)) as reader:
         ready: list[HostStep] = []
         while True:
             reader.take_ready(ready)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from stratagem._src.input.agreement import Agreement, agreed_steps
 from stratagem._src.input.input_options import InputOptions
 from stratagem._src.input.pairing import Pairing
 from stratagem._src.input.placement import place_step
-from stratagem._src.input.worker_input import HostSteps
+from stratagem._src.input.worker_input import HostStep, HostSteps
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["PlaceSteps", "place_steps_on"]
@@ -57,7 +57,7 @@ def _place_steps(
     return _report_failures(_placed(agreed, group, options), agreement)
 
 
-def _placed(steps: HostSteps, group: ReplicaGroup, options: InputOptions) -> DeviceSteps:
+def _placed(steps: Iterable[HostStep], group: ReplicaGroup, options: InputOptions) -> DeviceSteps:
     for step in steps:
         element = place_step(step, group, fetch_to_device=options.experimental_fetch_to_device)
         yield element, step.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from stratagem._src.input.sharding import shard_for_worker, with_common_order
 from stratagem._src.input.sources import as_source
 from stratagem._src.input.specs import distributed_spec, is_static, with_rows
 from stratagem._src.input.splitting import WorkerPosition
-from stratagem._src.input.worker_input import WorkerInput, per_replica_steps
+from stratagem._src.input.worker_input import PerReplicaSteps, WorkerInput
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables import frames
 
@@ -166,7 +167,7 @@ def distribute_from_function(
         facts = {"element types": element_types(specs[0]) if specs else None}
         pairing = pair_datasets("distribute_datasets_from_function", facts, position)
     return DistributedDataset(
-        per_replica_steps(sources, position.num_replicas, static_shapes=static_shapes),
+        functools.partial(PerReplicaSteps, sources, position.num_replicas, static_shapes),
         group,
         options,
         num_steps=num_steps,

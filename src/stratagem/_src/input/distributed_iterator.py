@@ -60,7 +60,8 @@ class DistributedIterator(DrawableIterator):
         self._open(None)
 
     def _open(self, state: IteratorState) -> None:
-        self._state, steps = self._input(state)
+        steps = self._input(state)
+        self._state = steps.state
         self._returned.clear()
         self._steps: HostSteps | None = steps
         self._prefetcher: Prefetcher | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
@@ -10,7 +11,7 @@ from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.options import AutoShardPolicy
 from stratagem._src.input.sources import Source, as_source
 from stratagem._src.input.splitting import WorkerPosition
-from stratagem._src.input.worker_input import WorkerInput, split_steps
+from stratagem._src.input.worker_input import SplitSteps, WorkerInput
 
 __all__ = ["choose_policy", "shard_for_worker", "with_common_order"]
 
@@ -70,13 +71,13 @@ def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerI
     """Returns a worker's steps from a dataset of global batches, and the source of these steps."""
     if not isinstance(dataset, Dataset):
         source = as_source(dataset)
-        return split_steps(source, position, replicated_source=True), source
+        return functools.partial(SplitSteps, source, position, True), source
     wanted = dataset.options().experimental_distribute.auto_shard_policy
     if position.num_workers == 1:
         if wanted is AutoShardPolicy.HINT:
             dataset = shard_at_hints(dataset, 1, 0)
         source = as_source(dataset)
-        return split_steps(source, position, replicated_source=True), source
+        return functools.partial(SplitSteps, source, position, True), source
     policy = choose_policy(wanted, num_files(dataset), position.num_workers)
     is_news = position.index == 0 and not _warned  # once per program, from the leader
     if wanted is AutoShardPolicy.AUTO and policy is AutoShardPolicy.DATA and is_news:
@@ -92,4 +93,4 @@ def shard_for_worker(dataset: object, position: WorkerPosition) -> tuple[WorkerI
         dataset = shard_at_hints(dataset, position.num_workers, position.index)
     source = as_source(dataset)
     replicated = policy is AutoShardPolicy.DATA
-    return split_steps(source, position, replicated_source=replicated), source
+    return functools.partial(SplitSteps, source, position, replicated), source

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import Element, IteratorState, Leaf, PyTree
 from stratagem._src.input.divisible import check_divisible, empty_like
-from stratagem._src.input.sources import Source, SourceIterator
+from stratagem._src.input.sources import Source
 from stratagem._src.input.splitting import (
     Rows,
     WorkerPosition,
@@ -19,7 +20,7 @@ from stratagem._src.input.splitting import (
     worker_share,
 )
 
-__all__ = ["HostStep", "HostSteps", "WorkerInput", "per_replica_steps", "split_steps", "take_rows"]
+__all__ = ["HostStep", "HostSteps", "PerReplicaSteps", "SplitSteps", "WorkerInput", "take_rows"]
 
 
 class HostStep:
@@ -55,75 +56,131 @@ class HostStep:
         self.global_rows = global_rows
 
 
-HostSteps = Generator[HostStep, None, None]
+class HostSteps(Protocol):
+    """An iterator over the steps of one worker that knows its state.
 
-WorkerInput = Callable[[Any], tuple[Any, HostSteps]]
-"""Opens the input at a state, or at the beginning for ``None``; returns that state and the steps."""
+    Attributes:
+        state: The state after the last step that was returned; from it the same steps follow again.
+    """
+
+    @property
+    def state(self) -> IteratorState:
+        """The state after the last step."""
+
+    def __iter__(self) -> Iterator[HostStep]:
+        """Returns itself."""
+
+    def __next__(self) -> HostStep:
+        """Returns the next step."""
 
 
-def split_steps(
-    source: Source, position: WorkerPosition, *, replicated_source: bool
-) -> WorkerInput:
-    """Returns the steps of a worker that reads a dataset of global batches.
+WorkerInput = Callable[[IteratorState], HostSteps]
+"""Opens the input of a worker at a state, or at the beginning for ``None``."""
+
+
+class SplitSteps:
+    """The steps of a worker that reads a dataset of global batches.
+
+    The state is ``[count, turn, source]``: the number of steps and the state of the source before the
+    current batch, and how many turns of this batch are done. In the middle of a batch, resuming reads the
+    batch again and continues with that turn.
 
     Args:
         source: Yields the batches.
         position: The worker.
         replicated_source: ``True`` if all workers read the same batches and each takes its share of
-            every batch. ``False`` if the worker reads its own data: then one global batch lasts for
-            ``num_workers`` steps.
+            every batch, in one turn. ``False`` if the worker reads its own data: then one global batch
+            lasts for ``num_workers`` turns.
+        state: Where to start; ``None`` for the beginning.
     """
 
-    def open_at(state: IteratorState) -> tuple[Any, HostSteps]:
-        count, turn, source_state = state or (0, 0, None)
-        iterator = source.open(source_state)
-        return [count, turn, iterator.get_state()], steps(count, turn, iterator)
+    def __init__(
+        self,
+        source: Source,
+        position: WorkerPosition,
+        replicated_source: bool,
+        state: IteratorState = None,
+    ) -> None:
+        self._position = position
+        self._replicated = replicated_source
+        self._count: int
+        self._turn: int
+        self._count, self._turn, source_state = state or (0, 0, None)
+        self._batches = source.open(source_state)
+        self._before = self._batches.get_state()
+        self._batch: _Batch | None = None
+        self._is_checked = False
 
-    def steps(count: int, turn: int, iterator: SourceIterator) -> HostSteps:
-        if position.num_workers == position.num_replicas == 1:
-            for number, element in enumerate(iterator, count + 1):
-                yield HostStep([_undivided(element)], None, [number, 0, iterator.get_state()])
-            return
-        # A state is [step count, turn, state of the source]. In the middle of a batch it holds the
-        # source's state before that batch, which is read again, and the turn to continue with.
-        before = iterator.get_state()
-        checked = False
-        for batch in iterator:
-            if not checked:
-                check_divisible(batch)
-                checked = True
-            size = _batch_size(batch)
-            turns = 1 if replicated_source else position.num_workers
-            start, start_count = 0, count
-            behind = iterator.get_state()
-            for current in range(turns):
-                shares = worker_share(size, position.num_workers, position.index, count)
-                if replicated_source:
-                    rows = shares
-                elif current == turns - 1:
-                    rows = (start, size)
-                else:
-                    rows = (start, start + shares[1] - shares[0])
-                start = rows[1]
-                count += 1
-                last = current == turns - 1
-                after = [count, 0, behind] if last else [start_count, current + 1, before]
-                if current >= turn:
-                    step = _split(batch, rows, position.num_replicas, after)
-                    step.global_rows = size if replicated_source else None
-                    yield step
-            turn = 0
-            before = behind
+    @property
+    def state(self) -> IteratorState:
+        """The state after the last step."""
+        return [self._count, self._turn, self._before]
 
-    return open_at
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> HostStep:
+        if self._position.num_workers == self._position.num_replicas == 1:
+            element = _undivided(next(self._batches))
+            self._end_batch(num_turns=1)
+            return HostStep([element], None, self.state)
+        if self._batch is None:
+            self._batch = self._next_batch()
+        batch, rows = self._batch, self._batch.turns[self._turn]
+        self._turn += 1
+        if self._turn == len(batch.turns):
+            self._end_batch(len(batch.turns))
+        step = _split(batch.element, rows, self._position.num_replicas, self.state)
+        step.global_rows = batch.size if self._replicated else None
+        return step
+
+    def _next_batch(self) -> _Batch:
+        while True:
+            element = next(self._batches)
+            if not self._is_checked:
+                check_divisible(element)
+                self._is_checked = True
+            size = _batch_size(element)
+            turns = self._turns(size)
+            if self._turn < len(turns):
+                return _Batch(element, size, turns)
+            # Saved by more workers than there are now: they were through with this batch.
+            self._end_batch(len(turns))
+
+    def _turns(self, size: int) -> list[Rows]:
+        """Returns the rows of a batch that this worker takes in each turn."""
+        count, index = self._position.num_workers, self._position.index
+        if self._replicated:
+            return [worker_share(size, count, index, self._count)]
+        turns: list[Rows] = []
+        start = 0
+        for turn in range(count):
+            first, end = worker_share(size, count, index, self._count + turn)
+            is_last = turn == count - 1
+            turns.append((start, size if is_last else start + end - first))
+            start = turns[-1][1]
+        return turns
+
+    def _end_batch(self, num_turns: int) -> None:
+        self._count += num_turns
+        self._turn = 0
+        self._before = self._batches.get_state()
+        self._batch = None
 
 
-def per_replica_steps(
-    sources: list[Source], num_replicas: int, *, static_shapes: bool
-) -> WorkerInput:
-    """Returns the steps of a worker that reads datasets of per-replica batches.
+class _Batch(NamedTuple):
+    """A global batch, and the rows of each turn."""
 
-    One source feeds all replicas in round-robin order; several sources feed one replica each.
+    element: Element
+    size: int
+    turns: list[Rows]
+
+
+class PerReplicaSteps:
+    """The steps of a worker that reads datasets of per-replica batches.
+
+    One source feeds all replicas in round-robin order; several sources feed one replica each. The state is
+    a list of the sources' states.
 
     Args:
         sources: Yield the batches.
@@ -131,32 +188,38 @@ def per_replica_steps(
         static_shapes: Whether all batches must have the same shapes. Then an incomplete last step is
             dropped. Otherwise replicas without a batch get an empty one, so that no data is lost. Elements
             that are not batches have no empty form, so an incomplete step is dropped for these too.
+        state: Where to start; ``None`` for the beginning.
     """
 
-    def open_at(state: IteratorState) -> tuple[Any, HostSteps]:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        num_replicas: int,
+        static_shapes: bool,
+        state: IteratorState = None,
+    ) -> None:
         states = state or [None] * len(sources)
-        iterators = [source.open(s) for source, s in zip(sources, states, strict=True)]
-        return [iterator.get_state() for iterator in iterators], steps(iterators)
+        self._batches = [source.open(s) for source, s in zip(sources, states, strict=True)]
+        self._num_replicas = num_replicas
+        self._static_shapes = static_shapes
+        self.state: IteratorState = [batches.get_state() for batches in self._batches]
 
-    def steps(iterators: list[SourceIterator]) -> HostSteps:
-        while True:
-            batches = [
-                next(iterators[replica % len(iterators)], None) for replica in range(num_replicas)
-            ]
-            example = next((batch for batch in batches if batch is not None), None)
-            if example is None:
-                return
-            is_incomplete = any(batch is None for batch in batches)
-            if is_incomplete and (static_shapes or not _has_rows(example)):
-                return
-            empty = None
-            for replica, batch in enumerate(batches):
-                if batch is None:
-                    empty = empty_like(example) if empty is None else empty
-                    batches[replica] = empty
-            yield HostStep(batches, None, [iterator.get_state() for iterator in iterators])
+    def __iter__(self) -> Self:
+        return self
 
-    return open_at
+    def __next__(self) -> HostStep:
+        sources = itertools.islice(itertools.cycle(self._batches), self._num_replicas)
+        step = [next(source, None) for source in sources]
+        present = [batch for batch in step if batch is not None]
+        if not present:
+            raise StopIteration
+        if len(present) < len(step):
+            if self._static_shapes or not _has_rows(present[0]):
+                raise StopIteration
+            empty = empty_like(present[0])
+            step = [empty if batch is None else batch for batch in step]
+        self.state = [batches.get_state() for batches in self._batches]
+        return HostStep(step, None, self.state)
 
 
 def _split(batch: Element, rows: Rows, num_replicas: int, state: IteratorState) -> HostStep:
