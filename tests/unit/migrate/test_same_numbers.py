@@ -147,7 +147,7 @@ def test_gradients_are_the_same():
     x = jnp.asarray([[0.0, 0.3, 0.9, 0.3], [0.0, 0.0, 0.5, 1.0], [0.2, 1.0, 0.0, 0.1]])
 
     def total(x, line):
-        leaves = evaluated(line, VALUES | {"x": x})
+        leaves = evaluated(line, VALUES | {"x": x, "v": VALUES["y"]})
         return sum((jnp.sum(leaf).astype(jnp.float32) for leaf in leaves), jnp.float32(0))
 
     pairs = [pair for pair in programs() if "x" in pair[1].partition("(")[2]]
