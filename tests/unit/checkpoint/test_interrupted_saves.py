@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stratagem._src.checkpoint import async_save
+import stratagem as sg
+from stratagem._src.checkpoint import async_save, checkpoint, saving
 from stratagem._src.checkpoint.async_save import AsyncSave, wait_for_saves
+from stratagem._src.checkpoint.format import directories
+from stratagem._src.checkpoint.format.directories import NewDirectory
 from stratagem._src.process import background
 
 # Whose bytecodes are interrupted: a wait for a thread is a few of them in threading.
@@ -109,3 +112,40 @@ def test_a_save_that_is_interrupted_has_an_end(tmp_path):
     assert not async_save._pending_saves
     # What the interrupts were recorded as: failures that the end of the program would tell of.
     async_save._unreported.clear()
+
+
+def test_an_interrupt_at_any_line_of_a_write_leaves_the_path_free(tmp_path):
+    files = [module.__file__ for module in (checkpoint, saving, directories)]
+    v = sg.Variable([1.0, 2.0])
+    saved = sg.train.Checkpoint(v=v)
+    path = tmp_path / "saved"
+
+    def interrupt_line(number):
+        lines = itertools.count()
+
+        def trace(frame, event, _):
+            if frame.f_code.co_filename not in files:
+                return None
+            if event == "line" and next(lines) == number:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            saved.write(path)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    for number in itertools.count(step=2):
+        if not interrupt_line(number):
+            break
+        saved.sync()  # it may have started
+        NewDirectory(path, replace=True).discard()  # raises if the path is locked
+    assert number > 50
+    saved.write(path)
+    saved.sync()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["saved"]

@@ -145,3 +145,67 @@ def test_interrupts_at_random_moments(kind):
     reached = variables[0].numpy()[0]
     step()
     assert variables[0].numpy()[0] > reached
+
+
+NUM_ELEMENTS = 200
+MAX_INTERRUPTS = 40
+
+
+def distributed_elements(strategy):
+    return strategy.experimental_distribute_dataset(sg.data.Dataset.range(NUM_ELEMENTS).batch(2))
+
+
+def shuffled_elements(_):
+    return sg.data.Dataset.range(NUM_ELEMENTS).map(lambda x: x + 0).shuffle(9, seed=1).batch(2)
+
+
+def generated_elements(_):
+    spec = sg.TensorSpec((), np.int32)
+    return sg.data.Dataset.from_generator(lambda: iter(range(NUM_ELEMENTS)), spec).batch(2)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("forgotten_starts")
+@pytest.mark.parametrize("elements", [distributed_elements, shuffled_elements, generated_elements])
+def test_an_interrupted_step_uses_each_element_once(elements):
+    strategy = sg.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        uses = sg.Variable(np.zeros(NUM_ELEMENTS, np.int32))
+
+    def replica(x):
+        uses.assign_add(jnp.zeros(NUM_ELEMENTS, jnp.int32).at[x].add(1))
+
+    @sg.function
+    def step(iterator):
+        strategy.run(replica, args=(next(iterator),))
+
+    step(iter(elements(strategy)))
+    uses.assign(np.zeros(NUM_ELEMENTS, np.int32))
+    iterator, choose = iter(elements(strategy)), random.Random(0)
+    armed, interrupts, ended = False, 0, False
+
+    def interrupt(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while not ended:
+            try:
+                if interrupts < MAX_INTERRUPTS:  # on a busy machine no step might ever end
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, choose.uniform(1e-5, 2e-3))
+                while True:
+                    step(iterator)
+            except KeyboardInterrupt:
+                interrupts += 1
+            except sg.errors.OutOfRangeError:
+                armed, ended = False, True
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupts > 5
+    assert np.flatnonzero(uses.numpy() != 1).tolist() == []

@@ -1,6 +1,7 @@
 """What signal handlers of users may do while they interrupt a step."""
 
 import signal
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -193,3 +194,54 @@ def test_a_step_in_a_handler_that_interrupts_the_first_one_while_it_compiles(mon
         signal.signal(signal.SIGALRM, before)
     assert sent
     assert set(contents(variables)) == {2}
+
+
+@pytest.mark.parametrize("kind", ["plain", "mirrored", "mixed"])
+def test_reads_in_a_handler_that_interrupts_a_trace(kind):
+    """The handler reads values, and the trace does not notice it."""
+    variables, step = make(kind)
+    step()
+    seen, count, added = [], 1, contents(variables)[0]
+
+    def read():
+        seen.append([float(v.numpy().ravel()[0]) for v in variables])
+        assert not any(isinstance(v.read_value(), jax.core.Tracer) for v in variables)
+
+    def trace_anew():
+        nonlocal count
+        # A new function, in which the handler and the function read the same variables.
+        sg.function(lambda: (step(), variables[0].read_value() + jnp.ones(4)))()
+        jax.jit(lambda x: jnp.sin(x) + count)(1.0)
+        count += 1
+
+    with signals(read, 0.003):
+        for_a_while(trace_anew)
+    assert len(seen) > 5
+    assert [values for values in seen if len(set(values)) > 1] == []
+    assert contents(variables) == [count * added] * len(variables)
+
+
+def test_reads_in_a_handler_that_interrupts_the_same_read():
+    """JAX is making what the handler needs: the pieces of an array, or the program that adds them up."""
+    variables, step = make("mirrored")
+    step()
+    seen = []
+    handler = on_signal(lambda: seen.append([float(v.numpy().ravel()[0]) for v in variables]))
+
+    def profile(frame, event, _):
+        if event == "call" and "/jax/" in frame.f_code.co_filename:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGUSR1)
+            sys.setprofile(profile)
+
+    with handler:
+        for _ in range(3):
+            step()
+            sys.setprofile(profile)
+            try:
+                mine = [float(v.numpy().ravel()[0]) for v in variables]
+            finally:
+                sys.setprofile(None)
+            assert len(set(mine)) == 1
+    assert len(seen) > 20
+    assert [values for values in seen if len(set(values)) > 1] == []

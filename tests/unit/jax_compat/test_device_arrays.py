@@ -13,6 +13,20 @@ ROWS = np.arange(8).reshape(4, 2)
 
 def test_the_private_name_is_there():
     assert device_arrays._private_put() is not None
+    assert device_arrays._private_copy() is not None
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("sharding", [GROUP.sharded, GROUP.replicated])
+def test_a_copy_without_a_program(sharding, changed, monkeypatch):
+    if changed:
+        monkeypatch.setattr(device_arrays, "_private_copy", lambda: None)
+    array = jax.jit(lambda x: x + 1, out_shardings=sharding)(ROWS)
+    copied = device_arrays.copy_without_program(array)
+    assert copied is not array
+    assert copied.sharding == array.sharding
+    jax.jit(lambda x: x * 0, donate_argnums=0)(array)
+    np.testing.assert_array_equal(copied, ROWS + 1)
 
 
 @pytest.mark.parametrize("changed", [False, True])

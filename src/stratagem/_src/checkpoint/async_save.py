@@ -76,9 +76,12 @@ class AsyncSave:
             background = Background(f"the checkpoint {self.path}")
             self._thread = background.start(self._run_once, self._write, name="saving a checkpoint")
         except BaseException:
-            # If no thread writes it, abandon it: others must not wait for it.
-            self._run_once(self._abandon)
+            self.abandon()
             raise
+
+    def abandon(self) -> None:
+        """Removes what was prepared, if no thread writes it: others must not wait for it. Idempotent."""
+        self._run_once(self._abandon)
 
     def _run_once(self, do: Callable[[], None]) -> None:
         """Calls ``do``, which writes or abandons the save, and finishes it; at most once."""

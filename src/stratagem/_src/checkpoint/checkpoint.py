@@ -188,11 +188,22 @@ class Checkpoint:
         self._take(self._given)
         self.sync()
         commit = self._commit_for_save(target)
-        save, number = prepare_save(target, self._contents, commit, then)
-        if number is not None:
-            self._set_count(number)
-        self._last = save
-        save.start()
+        undo: list[Callable[[], None]] = []
+        save: AsyncSave | None = None
+        try:
+            save, number = prepare_save(target, self._contents, commit, then, undo)
+            if number is not None:
+                self._set_count(number)
+            self._last = save
+            save.start()
+        except BaseException:
+            # An interrupt (Ctrl-C) before the start would leave the path locked.
+            if save is not None:
+                save.abandon()
+            else:
+                for undo_one in undo:
+                    undo_one()
+            raise
         if options is not None and not options.enable_async:
             self.sync()
         return str(target.prefix.with_name(save.path.name))

@@ -102,6 +102,7 @@ def prepare_save(
     contents: Callable[[], Contents],
     commit: CollectiveCommit,
     then: Callable[[], None],
+    undo: list[Callable[[], None]],
 ) -> tuple[AsyncSave, int | None]:
     """Takes a snapshot, and returns the save that writes it, and its number.
 
@@ -115,6 +116,8 @@ def prepare_save(
         contents: Returns the contents of this worker.
         commit: Runs each phase on all workers.
         then: Called by the leader when the checkpoint is complete.
+        undo: Gets functions that remove what was prepared; to be called if this raises, or if the save is
+            not returned because of an interrupt.
     """
     found: list[Contents] = []
 
@@ -133,6 +136,15 @@ def prepare_save(
     leader = members[0]
     is_leader = leader == commit.worker
     directories: list[NewDirectory] = []
+    remote_saves: list[RemoteSave] = []
+
+    def abandon() -> None:
+        for remote_save in remote_saves:
+            remote_save.forget()
+        for new in directories:
+            new.discard()
+
+    undo.append(abandon)
 
     def make() -> Any:
         if not is_leader:
@@ -141,35 +153,31 @@ def prepare_save(
         directories.append(new)
         return [os.path.abspath(new.hidden), os.path.abspath(new.path), number, new.token]
 
-    try:
-        hidden, path, number, token = commit.run_on_all(make)[leader]
-        on_servers = RemoteSave(
-            {array_key(keys): array for keys, array in remote.items()} if is_leader else {},
-            Path(hidden),
-        )
-        is_alone = len(members) == 1 and not on_servers.parts
-        part = "" if is_alone else str(commit.worker)
-        directory = part_directory(Path(hidden), part) if part else Path(hidden)
-        writer = ArrayWriter(directory, commit.send_heartbeat)
-        pieces: list[_Piece] = []
+    hidden, path, number, token = commit.run_on_all(make)[leader]
+    on_servers = RemoteSave(
+        {array_key(keys): array for keys, array in remote.items()} if is_leader else {},
+        Path(hidden),
+    )
+    remote_saves.append(on_servers)
+    is_alone = len(members) == 1 and not on_servers.parts
+    part = "" if is_alone else str(commit.worker)
+    directory = part_directory(Path(hidden), part) if part else Path(hidden)
+    writer = ArrayWriter(directory, commit.send_heartbeat)
+    pieces: list[_Piece] = []
 
-        def snapshot() -> None:
-            if not is_leader and commit.worker in members:
-                _check_shared(Path(hidden), token)
-            pieces.extend(_local_pieces(to_snapshot, commit.worker, members))
-            on_servers.snapshot(writer)
+    def snapshot() -> None:
+        if not is_leader and commit.worker in members:
+            _check_shared(Path(hidden), token)
+        pieces.extend(_local_pieces(to_snapshot, commit.worker, members))
+        on_servers.snapshot(writer)
 
-        # Collective reads first: after a step that fails on one worker alone, the others would hang in the
-        # collective.
-        read = {k: v.to_host() for k, v in values.items() if v.is_read_collectively}
-        to_snapshot: dict[Keys, ValueToSave] = {
-            k: _AlreadyRead(v, read[k]) if k in read else v for k, v in values.items()
-        }
-        commit.run_on_all(snapshot)
-    except BaseException:
-        for new in directories:
-            new.discard()
-        raise
+    # Collective reads first: after a step that fails on one worker alone, the others would hang in the
+    # collective.
+    read = {k: v.to_host() for k, v in values.items() if v.is_read_collectively}
+    to_snapshot: dict[Keys, ValueToSave] = {
+        k: _AlreadyRead(v, read[k]) if k in read else v for k, v in values.items()
+    }
+    commit.run_on_all(snapshot)
     if number is not None:
         counter = np.array(number, np.int64)
         if is_leader:
@@ -198,11 +206,6 @@ def prepare_save(
             # Removes the directory if it was not published.
             for new in directories:
                 new.discard()
-
-    def abandon() -> None:
-        on_servers.forget()
-        for new in directories:
-            new.discard()
 
     def finish(parts: list[str]) -> None:
         for new in directories:

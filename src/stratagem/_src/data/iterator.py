@@ -19,7 +19,7 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     OutOfRangeError,
 )
-from stratagem._src.core.input_kinds import DrawableIterator, EndOfData
+from stratagem._src.core.input_kinds import DrawableIterator, Drawn, EndOfData
 from stratagem._src.core.thread_state import THIS_THREAD, THREADS_IN_CONTEXT
 from stratagem._src.core.types import IteratorState
 from stratagem._src.data.plan.lower import lower
@@ -140,6 +140,8 @@ class DatasetIterator(DrawableIterator):
         # last recorded position, and the number of elements drawn since.
         self._num_drawn = 0
         self._last_position: _Position | None = position
+        # The number of elements drawn before a draw that an interrupt stopped; the next draw resumes there.
+        self._interrupted_at: int | None = None
         # The draw at which to record the position, or to return an element that was put back. One
         # comparison per draw covers both.
         self._next_check = _DRAWS_PER_CHECK
@@ -162,8 +164,8 @@ class DatasetIterator(DrawableIterator):
         _refuse_to_loop(self)
         return self
 
-    def __next__(self, *, is_journaled: bool = True) -> Any:
-        if THREADS_IN_CONTEXT and is_journaled:
+    def __next__(self, drawn: Drawn | None = None) -> Any:
+        if THREADS_IN_CONTEXT and drawn is None:
             thread = THIS_THREAD.state
             if thread.state_frames:
                 return thread.state_frames[-1].draw(self)
@@ -174,19 +176,32 @@ class DatasetIterator(DrawableIterator):
         self._is_busy = True
         try:
             if self._num_drawn >= self._next_check:
+                if self._interrupted_at is not None:
+                    self._resume_interrupted()
                 # Before the test of _returned: this moves _next_check forward, and must not undo the reset
                 # by a put_back() of another thread in between.
                 self._record_position()
                 if self._returned:
                     self._next_check = 0
-                    return self._returned.popleft()[0]
+                    element = self._returned[0][0]
+                    # Without a call, so that an interrupt comes before or after all of it; see Drawn.
+                    del self._returned[0]
+                    if drawn is not None:
+                        drawn.element = element
+                    return element
             element = next(self._elements)
             self._num_drawn += 1
+            if drawn is not None:
+                drawn.element = element
             return element
         except StopIteration:
             self._end()
             raise EndOfData from None
-        except BaseException:
+        except BaseException as error:
+            if self._last_position is not None and not isinstance(error, Exception):
+                # An interrupt (Ctrl-C) can hit any part of the stream, which may then lose elements.
+                self._interrupted_at, self._next_check = self._num_drawn, 0
+                raise
             # After an error the stream may yield other elements than a replay from the recorded position.
             self._last_position, self._next_check, self._position_due = None, 0, 0.0
             if self._finalizer.alive:
@@ -198,18 +213,30 @@ class DatasetIterator(DrawableIterator):
             if self._waiting:
                 self._wake()
 
+    def _resume_interrupted(self) -> None:
+        """Continues after an interrupted draw at the position before it, as if it had not begun."""
+        position, interrupted_at = self._last_position, self._interrupted_at
+        assert position is not None
+        assert interrupted_at is not None
+        state = {"run": self._run.get_state(), **position.stream}
+        self._end()
+        # _last_position of the new stream is the old one: a second interrupt, in here, resumes there too.
+        self._resume({**state, "skip": interrupted_at - position.num_drawn})
+        self._interrupted_at = None
+
     def _draw_and_journal(self, journal: Any) -> Any:
         """Draws an element that is put back if the surrounding call fails."""
-        before, element = self.current_state(), self.draw()
+        drawn = Drawn(self, self.current_state())
         # An iterator that the call itself created is gone after the call, so nothing is put back.
         if self._created_in is None or self._created_in() is not journal:
-            journal.note_draw(lambda: self.put_back([(element, before)]))
-        return element
+            journal.note_draw(drawn.put_back)
+        return self.draw(drawn)
 
-    def draw(self, *, optional: bool = False) -> Any:
+    def draw(self, drawn: Drawn | None = None, *, optional: bool = False) -> Any:
         """Returns the next element immediately, even while a function is traced.
 
         Args:
+            drawn: Gets the element in the moment in which it leaves the iterator.
             optional: Must be false: this iterator does not support optionals.
 
         Raises:
@@ -217,7 +244,7 @@ class DatasetIterator(DrawableIterator):
             ContextError: In a signal handler that interrupts a draw from this iterator.
         """
         assert not optional
-        return self.__next__(is_journaled=False)
+        return self.__next__(Drawn(self, None) if drawn is None else drawn)
 
     def _wait(self) -> None:
         """Waits until another thread has finished its draw.
@@ -308,7 +335,7 @@ class DatasetIterator(DrawableIterator):
             return self._returned[0][1]
         state = {"plan": self._description, "run": self._run.get_state()}
         # Never wait here: the drawing thread may be waiting for the one that needs the state.
-        if not self._is_busy:
+        if not self._is_busy and self._interrupted_at is None:
             self._is_busy = True
             try:
                 return {**state, "stream": self._stream.get_state()}

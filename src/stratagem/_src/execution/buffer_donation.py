@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from stratagem._src.core.codegen import CodeWriter, listed
 from stratagem._src.execution.call_signature import SettingsChanged
+from stratagem._src.execution.draws import Draw
 from stratagem._src.jax_compat.concrete_array import ConcreteArray
 from stratagem._src.mesh.dispatch_queue import QUEUE, write_dispatch
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -165,6 +166,7 @@ class VariableBuffers:
         held: HeldVariables,
         consts: list[Any],
         arrays: list[Any],
+        draws: list[Draw] | None = None,
         *,
         owner: Owner | None = None,
         is_first: bool = False,
@@ -175,6 +177,7 @@ class VariableBuffers:
             held: The variables.
             consts: The constants.
             arrays: The inputs.
+            draws: The elements that the call has drawn; emptied when the program is launched.
             owner: The call that owns the variables, if one does.
             is_first: Whether the program has not run yet with arrays of these shardings.
 
@@ -187,6 +190,8 @@ class VariableBuffers:
             ContextError: In a signal handler that interrupts a step or an update.
         """
         finished: list[tuple[list[Any], list[Any]]] = []
+        draws = [] if draws is None else draws
+        drawn = list(draws)
         gc_was_enabled = False
         with STORAGE_LOCK:
             check_not_interrupting()
@@ -218,6 +223,7 @@ class VariableBuffers:
                     # which launches the program; both run in C.
                     if True not in are_shared:
                         finished += launched
+                        del draws[:]
                         if self._awaited is not None:
                             QUEUE.in_flight = finished[0][self._awaited[0]][self._awaited[1]]
                         break
@@ -227,6 +233,7 @@ class VariableBuffers:
                 outputs, new_values = finished[0]
                 if isinstance(new_values[0] if new_values else outputs and outputs[0], Tracer):
                     finished.clear()
+                    draws += drawn
                     QUEUE.in_flight = None
                     raise SettingsChanged
                 self._store_results(held, new_values)
@@ -271,8 +278,9 @@ class VariableBuffers:
         call: CodeWriter,
         arrays: str,
         consts: str,
+        draws: str | None,
         result: Callable[[list[Any]], Any] | None,
-        slow_path: Callable[[list[Any], list[Any]], Any],
+        slow_path: Callable[..., Any],
     ) -> None:
         """Writes code that does the same as ``hold`` and ``run``, only faster, and returns a result.
 
@@ -282,16 +290,20 @@ class VariableBuffers:
             call: The function to write to.
             arrays: The expression of the inputs in that function.
             consts: The expression of the constants.
+            draws: The expression of the drawn elements, which the launch empties, if there are any.
             result: Builds the result from the outputs; ``None`` if the result is the first output.
-            slow_path: Called with inputs and constants where the generated code does not apply.
+            slow_path: Called with inputs, constants and draws where the generated code does not apply.
         """
         with write_dispatch(call, self._group):
-            self._write_locked_section(call, arrays, consts)
-        call.write(f"if use_slow_path: return {call.named(slow_path)}({arrays}, {consts})")
+            self._write_locked_section(call, arrays, consts, draws)
+        given = ", ".join([arrays, consts, *([] if draws is None else [draws])])
+        call.write(f"if use_slow_path: return {call.named(slow_path)}({given})")
         built = "outputs[0]" if result is None else f"{call.named(result)}(outputs)"
         call.write(f"return {built}")
 
-    def _write_locked_section(self, call: CodeWriter, arrays: str, consts: str) -> None:
+    def _write_locked_section(
+        self, call: CodeWriter, arrays: str, consts: str, draws: str | None
+    ) -> None:
         held = [f"variable_{i}" for i in range(len(self._references))]
         call.write("gc_was_enabled = False")
         # Advancing the iterator acquires the lock, in a third of the time of `with`. As with `with`, there
@@ -299,16 +311,18 @@ class VariableBuffers:
         with call.block(f"for _ in {call.named(_LOCK_ACQUISITIONS)}:"):
             with call.block("try:"):
                 if not _GC_RUNS_ON_ALLOCATION:
-                    self._write_checks(call, arrays, consts, held)
+                    self._write_checks(call, arrays, consts, draws, held)
                 else:
                     with call.block("try:"):
-                        self._write_checks(call, arrays, consts, held)
+                        self._write_checks(call, arrays, consts, draws, held)
                     with call.block("finally:"):
                         call.write(f"if gc_was_enabled: {call.named(gc.enable)}()")
             call.write(f"finally: {call.named(STORAGE_LOCK.release)}()")
             call.write("break")
 
-    def _write_checks(self, call: CodeWriter, arrays: str, consts: str, held: list[str]) -> None:
+    def _write_checks(
+        self, call: CodeWriter, arrays: str, consts: str, draws: str | None, held: list[str]
+    ) -> None:
         donated = held[: self._num_donated]
         reasons = [call.named(ACTIVE_CALLS)]
         reasons += [f"{variable}._shared" for variable in donated]
@@ -349,9 +363,9 @@ class VariableBuffers:
         with call.block("if not use_slow_path:"):
             if kept:
                 call.write(f"kept += {', '.join(kept)},")
-            self._write_launch(call, held)
+            self._write_launch(call, draws, held)
 
-    def _write_launch(self, call: CodeWriter, held: list[str]) -> None:
+    def _write_launch(self, call: CodeWriter, draws: str | None, held: list[str]) -> None:
         donated, written = held[: self._num_donated], held[: self._num_written]
         others = written[len(donated) :]
         queue = call.named(QUEUE)
@@ -360,7 +374,11 @@ class VariableBuffers:
         if others:
             call.write(f"previous = {listed(f'{variable}._array' for variable in others)}")
         stored = listed(f"{variable}._array" for variable in written)
+        if draws is not None:
+            call.write(f"drawn = {draws}[:]")
         call.write(f"[(outputs, {stored})] = launched")
+        if draws is not None:
+            call.write(f"del {draws}[:]")
         if self._awaited is not None:
             part, position = self._awaited
             awaited = f"{written[position]}._array" if part else f"outputs[{position}]"
@@ -373,6 +391,8 @@ class VariableBuffers:
                 call.write(f"{stored} = donated{' + previous' if others else ''}")
             if self._awaited is not None:
                 call.write(f"{queue}.in_flight = None")
+            if draws is not None:
+                call.write(f"{draws} += drawn")
             call.write(f"raise {call.named(SettingsChanged)}")
         if self._returned:
             returned = [held[i] for i in self._returned]
@@ -381,8 +401,15 @@ class VariableBuffers:
             taken = ", ".join(f"{variable}._array" for variable in returned)
             call.write(f"outputs = [*outputs, {taken}]")
 
-    def store(self, held: HeldVariables, new_values: list[Any]) -> list[Any]:
+    def store(
+        self, held: HeldVariables, new_values: list[Any], draws: list[Draw] | None = None
+    ) -> list[Any]:
         """Stores the results of ``launch_owned``; the caller owns the variables.
+
+        Args:
+            held: The variables.
+            new_values: The results.
+            draws: The elements that the call has drawn; emptied when the results are stored.
 
         Returns:
             The arrays of returned variables.
@@ -392,8 +419,15 @@ class VariableBuffers:
             STORAGE.busy = True
             try:
                 self._note_changes(held)
+                # From here on the step has happened: an interrupt must not leave half of it stored.
                 STORAGE.complete = functools.partial(self._store_results, held, new_values)
-                self._store_results(held, new_values)
+                if draws is not None:
+                    del draws[:]
+                try:
+                    self._store_results(held, new_values)
+                except BaseException:
+                    self._store_despite_interrupts(held, new_values)
+                    raise
                 return self._returned_arrays(held)
             finally:
                 was_read, STORAGE.was_read = STORAGE.was_read, False

@@ -116,7 +116,7 @@ class CallInputs:
         """Returns a copy that does not keep the arrays and iterators alive."""
         described = CallInputs.__new__(CallInputs)
         described.structure, described._kinds = self.structure, self._kinds
-        described.form = self.form
+        described.form, described.flat, described._types = self.form, self.flat, self._types
         described._static, described.key = self._static, self.key
         described.traced, described.ragged = self.traced, self.ragged
         described.has_dataset = self.has_dataset

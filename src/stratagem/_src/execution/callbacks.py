@@ -42,7 +42,9 @@ class _Guarded:
         try:
             with in_host_callback():
                 return self._callback(*args, **kwargs)
-        except Exception as error:
+        except (
+            BaseException
+        ) as error:  # also an interrupt (Ctrl-C), which XLA would turn into its own
             self._errors.append(error)
             return [np.zeros(aval.shape, aval.dtype) for aval in self._result_avals]
 
@@ -101,10 +103,11 @@ class _Guard:
             return value if guarded is value.jaxpr else value.replace(jaxpr=guarded)
         if isinstance(value, jax_core().Jaxpr):
             return self.guarded(value)
-        if isinstance(value, tuple) and value:
+        if isinstance(value, (tuple, list)) and value:
             items = [self._parameter(item) for item in value]
-            # Unchanged tuples stay as they are: they may be named tuples.
-            return value if all(map(operator.is_, items, value)) else tuple(items)
+            # Unchanged ones stay as they are: they may be named tuples.
+            is_same = all(map(operator.is_, items, value))
+            return value if is_same else list(items) if isinstance(value, list) else tuple(items)
         return value
 
 

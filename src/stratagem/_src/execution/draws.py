@@ -21,8 +21,9 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.dtypes import is_host_only
 from stratagem._src.core.errors import ShapeMismatchError
+from stratagem._src.core.input_kinds import Drawn
 from stratagem._src.core.int64_guard import guard_int64
-from stratagem._src.core.types import ArrayLike, ArraySpec, Element, Jaxpr, Leaf, Trace
+from stratagem._src.core.types import ArrayLike, ArraySpec, Jaxpr, Leaf, Trace
 from stratagem._src.execution.input_placement import place_on
 from stratagem._src.input.optional import MISSING
 from stratagem._src.jax_compat.tracing import (
@@ -84,19 +85,10 @@ class RaggedElement(Exception):
     """An element has shapes that differ between replicas, which no program can take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """An element that was drawn, and the state of its iterator before.
+class Draw(Drawn):
+    """An element that a compiled function draws; ``MISSING`` at the end of the data."""
 
-    Attributes:
-        iterator: The iterator.
-        before: The state of the iterator before the draw.
-        element: The element; ``MISSING`` at the end of the data.
-    """
-
-    iterator: AnyIterator
-    before: Any
-    element: Element
+    __slots__ = ()
 
     def arrays(self) -> list[Any]:
         """Returns the arrays of the element.
@@ -274,23 +266,29 @@ class DrawSpec:
         return iterator
 
 
-def draw_element(iterator: AnyIterator) -> Draw:
-    """Draws the next element; ``MISSING`` at the end of the data."""
-    before = iterator.current_state()
+def draw_element(iterator: AnyIterator, draws: list[Draw]) -> Draw:
+    """Draws the next element; ``MISSING`` at the end of the data.
+
+    Args:
+        iterator: The iterator.
+        draws: Gets the draw before it is made, so that an interrupt cannot lose the element.
+    """
+    draw = Draw(iterator, iterator.current_state())
+    draws.append(draw)
     try:
         # The functions of the input pipeline run eagerly now: they are not part of the trace.
         with frames.outside_of_frames(), jax.core.eval_context():
-            element = iterator.draw()
+            iterator.draw(draw)
     except StopIteration:
-        element = MISSING
-    return Draw(iterator, before, element)
+        draw.element = MISSING
+    return draw
 
 
 def put_back(draws: Sequence[Draw]) -> None:
     """Puts the elements back into their iterators, which return them again."""
     for draw in reversed(draws):
         if draw.element is not MISSING:
-            draw.iterator.put_back([(draw.element, draw.before)])
+            draw.put_back()
 
 
 def _array(leaf: Leaf) -> Any:

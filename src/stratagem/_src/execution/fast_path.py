@@ -25,7 +25,7 @@ from stratagem._src.execution.call_signature import (
     IteratorLeaf,
     SettingsChanged,
 )
-from stratagem._src.execution.draws import DrawMiss, put_back
+from stratagem._src.execution.draws import Draw, DrawMiss, put_back
 from stratagem._src.execution.input_placement import place_on
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import form_key
@@ -232,12 +232,14 @@ def _run(program: Program, kinds: Sequence[ArrayLeaf | IteratorLeaf]) -> _Run:
     if not program.draws and all(is_array):
         return run
 
-    def draw_and_run(taken: list[Any], _: list[Any]) -> Any:
+    def draw_and_run(taken: list[Any], consts: list[Any]) -> Any:
         arrays = [leaf for leaf, counts in zip(taken, is_array, strict=True) if counts]
         iterators = [leaf for leaf, counts in zip(taken, is_array, strict=True) if not counts]
-        draws, consts = program.draw(iterators)
-        try:
+        draws: list[Draw] = []
+        if not program.draws:
             return run(arrays, consts)
+        try:
+            return run(arrays, program.draw(iterators, draws), draws)
         except BaseException:
             put_back(draws)
             raise

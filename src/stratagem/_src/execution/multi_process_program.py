@@ -9,6 +9,7 @@ from typing import Any
 from stratagem._src.core.types import PyTree
 from stratagem._src.execution.buffer_donation import HeldVariables
 from stratagem._src.execution.callbacks import wait_for_callbacks
+from stratagem._src.execution.draws import Draw
 from stratagem._src.execution.program import Program
 from stratagem._src.mesh.dispatch_queue import check_not_in_callback, dispatch
 from stratagem._src.mesh.process_monitor import ProgramIdentity, process_monitor
@@ -38,7 +39,12 @@ class MultiProcessProgram(Program):
         self._waits = identity is not None and process_monitor().waits_for_programs
         self.launches_only = False
 
-    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+    def run_arrays(
+        self,
+        arrays: list[Any],
+        consts: list[Any] | None = None,
+        draws: list[Draw] | None = None,
+    ) -> Any:
         """Runs the program with the arrays of a call, and optionally with other constants."""
         consts = self.consts if consts is None else consts
         check_not_in_callback()
@@ -48,12 +54,12 @@ class MultiProcessProgram(Program):
         # Take ownership of the variables first, which may wait or fail. Once all processes have agreed to
         # launch the program, this one must launch it: the others would wait in its collectives.
         def run(owner: Owner) -> list[Any]:
-            launch = self._launching(held, arrays, consts, owner, is_first=is_first)
+            launch = self._launching(held, arrays, consts, draws, owner, is_first=is_first)
             outputs, new_values = dispatch(
                 launch, self.group, identity=self._identity, finish=self._finish
             )
             if self._waits or self._callback_errors is not None:
-                outputs = [*outputs, *self.variables.store(held, new_values)]
+                outputs = [*outputs, *self.variables.store(held, new_values, draws)]
             return outputs
 
         return self.result(call_as_owner(held, run))
@@ -63,6 +69,7 @@ class MultiProcessProgram(Program):
         held: HeldVariables,
         arrays: list[Any],
         consts: list[Any],
+        draws: list[Draw] | None,
         owner: Owner,
         *,
         is_first: bool,
@@ -75,7 +82,7 @@ class MultiProcessProgram(Program):
         if self._callback_errors is not None:
             return functools.partial(self.variables.launch_owned, held, consts, arrays)
         return functools.partial(
-            self.variables.run, held, consts, arrays, owner=owner, is_first=is_first
+            self.variables.run, held, consts, arrays, draws, owner=owner, is_first=is_first
         )
 
     def _finish(self, launched: Launched) -> None:

@@ -205,38 +205,47 @@ class Program:
         run = self.as_step(self.run_arrays)
         if not self.draws:
             return run(arrays)
-        draws, consts = self.draw(inputs.iterators)
+        draws: list[Draw] = []
         try:
-            return run(arrays, consts)
+            return run(arrays, self.draw(inputs.iterators, draws), draws)
         except BaseException:
             put_back(draws)
             raise
 
-    def draw(self, iterators: Sequence[AnyIterator]) -> tuple[list[Draw], list[Any]]:
-        """Draws the elements, and returns them and the constants that include their arrays.
+    def draw(self, iterators: Sequence[AnyIterator], draws: list[Draw]) -> list[Any]:
+        """Draws the elements, and returns the constants that include their arrays.
+
+        Args:
+            iterators: The iterators in the call's arguments.
+            draws: Gets the draws. The caller puts them back if the call fails.
 
         Raises:
-            DrawMiss: If they have another signature than the traced ones; they are put back.
+            DrawMiss: If they have another signature than the traced ones.
             OutOfRangeError: At the end of the data, if the function does not catch that.
         """
-        draws: list[Draw] = []
         consts = list(self.consts)
-        try:
-            for position, spec in enumerate(self.draws):
-                draw = draw_element(spec.iterator(iterators))
-                draws.append(draw)
-                if draw.element is MISSING and spec.signature[0] is not MISSING:
-                    if spec.end_is_error:
-                        raise OutOfRangeError("End of the dataset.")
-                    raise EndMiss(self.draws, position)
-                spec.put_into(consts, draw, self.group)
-        except BaseException:
-            put_back(draws)
-            raise
-        return draws, consts
+        for position, spec in enumerate(self.draws):
+            draw = draw_element(spec.iterator(iterators), draws)
+            if draw.element is MISSING and spec.signature[0] is not MISSING:
+                if spec.end_is_error:
+                    raise OutOfRangeError("End of the dataset.")
+                raise EndMiss(self.draws, position)
+            spec.put_into(consts, draw, self.group)
+        return consts
 
-    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+    def run_arrays(
+        self,
+        arrays: list[Any],
+        consts: list[Any] | None = None,
+        draws: list[Draw] | None = None,
+    ) -> Any:
         """Runs the program with the arrays of a call, and optionally with other constants.
+
+        Args:
+            arrays: The arrays.
+            consts: The constants; default those of the trace.
+            draws: The elements that the call has drawn. Emptied in the moment in which the program takes
+                effect: an interrupt (Ctrl-C) after it must not put them back.
 
         Raises:
             SettingsChanged: If the program was compiled under other JAX settings.
@@ -245,8 +254,8 @@ class Program:
         held = self.variables.hold()
         is_first = self._compile(held, arrays, consts)
         if self._callback_errors is not None:
-            return self._run_with_callbacks(self._callback_errors, held, arrays, consts)
-        return self.result(self._launch(held, arrays, consts, is_first=is_first)[0])
+            return self._run_with_callbacks(self._callback_errors, held, arrays, consts, draws)
+        return self.result(self._launch(held, arrays, consts, draws, is_first=is_first)[0])
 
     @property
     def changes_variables(self) -> bool:
@@ -265,31 +274,37 @@ class Program:
             return run
         return observer.as_step(run, None if self.group is None else self.group.replicas_by_device)
 
-    def repeater(self) -> Callable[[list[Any], list[Any]], Any]:
-        """Returns a faster ``run_arrays``, as a function of inputs and constants.
+    def repeater(self) -> Callable[..., Any]:
+        """Returns a faster ``run_arrays``, as a function of inputs and constants, and draws if it draws.
 
         Its arrays must have the shardings of an earlier run, for which the program is already compiled.
         """
         if not self.launches_only:
             return self.run_arrays
-        run = CodeWriter("run_again(arrays, consts)")
-        self.write_run(run, "arrays", "consts")
+        draws = "draws" if self.draws else None
+        run = CodeWriter(f"run_again(arrays, consts{', draws' if draws else ''})")
+        self.write_run(run, "arrays", "consts", draws)
         return run.compile()
 
-    def write_run(self, call: CodeWriter, arrays: str, consts: str) -> None:
+    def write_run(
+        self, call: CodeWriter, arrays: str, consts: str, draws: str | None = None
+    ) -> None:
         """Writes the body of ``repeater``; only for a program that ``launches_only``.
 
         Args:
             call: The function to write to.
             arrays: The expression of the inputs in that function.
             consts: The expression of the constants.
+            draws: The expression of the drawn elements, if the program draws any.
         """
         result = None if self._returns_one_array else self.result
 
-        def run_slow_path(arrays: list[Any], consts: list[Any]) -> Any:
-            return self.result(self._launch(self.variables.hold(), arrays, consts)[0])
+        def run_slow_path(
+            arrays: list[Any], consts: list[Any], draws: list[Draw] | None = None
+        ) -> Any:
+            return self.result(self._launch(self.variables.hold(), arrays, consts, draws)[0])
 
-        self.variables.write_run(call, arrays, consts, result, run_slow_path)
+        self.variables.write_run(call, arrays, consts, draws, result, run_slow_path)
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> bool:
         """Compiles for the shardings of the arrays, if needed; returns whether it did.
@@ -315,6 +330,7 @@ class Program:
         held: HeldVariables,
         arrays: list[Any],
         consts: list[Any],
+        draws: list[Draw] | None,
     ) -> Any:
         # This call owns the variables until it has stored the new values: otherwise it would overwrite what
         # another call stores in between.
@@ -325,7 +341,7 @@ class Program:
                     functools.partial(self.variables.launch_owned, held, consts, arrays), self.group
                 )
                 wait_for_callbacks(errors, (outputs, new_values))
-                return [*outputs, *self.variables.store(held, new_values)]
+                return [*outputs, *self.variables.store(held, new_values, draws)]
 
         return self.result(call_as_owner(held, run))
 
@@ -334,10 +350,11 @@ class Program:
         held: HeldVariables,
         arrays: list[Any],
         consts: list[Any],
+        draws: list[Draw] | None = None,
         *,
         is_first: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        run = functools.partial(self.variables.run, held, consts, arrays, is_first=is_first)
+        run = functools.partial(self.variables.run, held, consts, arrays, draws, is_first=is_first)
         try:
             return dispatch(run, self.group)
         except Conflict:

@@ -149,8 +149,10 @@ class ProgramCache:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         with self._lock:
-            yield
-            self._sweep()
+            try:
+                yield
+            finally:
+                self._sweep()
 
     def _sweep(self) -> None:
         while self._stale:

@@ -225,8 +225,7 @@ class FunctionFrame(TracingFrame):
                 "outside and pass the element."
             )
         try:
-            drawn = draw_element(iterator)
-            self.draws.append(drawn)
+            drawn = draw_element(iterator, self.draws)
             element = drawn.traced(len(self.draws) - 1, self._trace)
         except RaggedElement as error:
             self.stopped_by = error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from stratagem._src.core.errors import (
@@ -13,7 +14,7 @@ from stratagem._src.core.errors import (
     OutOfRangeError,
     ShippingError,
 )
-from stratagem._src.core.input_kinds import DrawableIterator, EndOfData
+from stratagem._src.core.input_kinds import DrawableIterator, Drawn, EndOfData
 from stratagem._src.core.types import ElementSpec, IteratorState
 from stratagem._src.current_strategy import context
 from stratagem._src.input.optional import MISSING, Optional
@@ -108,37 +109,47 @@ class DistributedIterator(DrawableIterator):
         frame = frames.current_frame()
         if frame is not None:
             return frame.draw(self)
-        before, element = self._state, self.draw()
+        drawn = Drawn(self, self._state)
         journal = transactions.current_journal()
         if journal is not None:
-            journal.note_draw(lambda: self.put_back([(element, before)]))
-        return element
+            journal.note_draw(drawn.put_back)
+        return self.draw(drawn)
 
-    def draw(self, *, optional: bool = False) -> Any:
+    def draw(self, drawn: Drawn | None = None, *, optional: bool = False) -> Any:
         """Returns the next element immediately, even while a function is traced.
 
         Args:
+            drawn: Gets the element in the moment in which it leaves the iterator.
             optional: Whether to return ``MISSING`` at the end.
 
         Raises:
             EndOfData: At the end.
         """
+        drawn = Drawn(self, None) if drawn is None else drawn
         with self._lock:
-            if self._returned:
-                element, self._state = self._returned.popleft()
-                return element
-            prefetcher = self._prefetcher or self._start_prefetching()
-            observer = recorder()
-            try:
-                if observer is None:
-                    element, self._state = prefetcher.next()
-                else:
-                    element, self._state = observer.draw(prefetcher.next, _num_examples)
-            except StopIteration:
-                if not optional:
-                    raise EndOfData from None
-                return MISSING
-            return element
+            items = self._returned
+            while not items:  # a signal handler may draw the element before this call does
+                try:
+                    items = self._wait()
+                except StopIteration:
+                    if not optional:
+                        raise EndOfData from None
+                    return MISSING
+            # Without a call, so that an interrupt comes before or after all of it; see Drawn.
+            drawn.element, self._state = items[0]
+            del items[0]
+            prefetcher = self._prefetcher
+            if prefetcher is not None and items is not self._returned:
+                prefetcher.note_taken()
+            return drawn.element
+
+    def _wait(self) -> collections.deque[tuple[Any, Any]]:
+        """Waits for an element, and returns the buffer whose first item it is, with the state after it."""
+        prefetcher = self._prefetcher or self._start_prefetching()
+        observer = recorder()
+        return (
+            prefetcher.wait() if observer is None else observer.draw(prefetcher.wait, _num_examples)
+        )
 
     def put_back(self, drawn: list[tuple[Any, Any]]) -> None:
         """Puts drawn elements back, each given with the state before it, to be drawn again."""
@@ -223,8 +234,8 @@ class DistributedIterator(DrawableIterator):
         return self._state
 
 
-def _num_examples(item: tuple[Any, Any]) -> int:
-    element, _ = item
+def _num_examples(items: Sequence[tuple[Any, Any]]) -> int:
+    element, _ = items[0]
     return num_local_rows(element)
 
 

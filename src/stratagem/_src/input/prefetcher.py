@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import collections
-import threading
 from collections.abc import Callable, Collection, Generator
 from typing import Any
 
 from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.core.wakeup import Wakeup
 from stratagem._src.process.background import Background
 
 __all__ = ["Prefetcher"]
 
 _SHUTDOWN_TIMEOUT_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Prefetcher:
@@ -21,6 +22,10 @@ class Prefetcher:
     The thread starts at the first request and ends with the generator, with its first exception (which
     reaches the consumer with its own traceback), or with ``close``. It then closes the generator, and
     with it the threads and files of the generator's own input.
+
+    There is one consumer at a time. It may be interrupted (Ctrl-C) between any two calls. So no lock is
+    held, since an interrupt in the Python code of a ``threading.Condition`` can leave it locked, and the
+    consumer takes an item from the buffer by itself, without a call; see ``Drawn``.
 
     Args:
         items: The generator.
@@ -33,52 +38,60 @@ class Prefetcher:
         self._source: Generator[Any, None, None] | None = items
         self._has_room = has_room
         self._items: collections.deque[Any] = collections.deque()
-        self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._started = False
         self._ended = False
+        # Each side waits for a Wakeup of its own, and wakes the one that the other side has put here.
+        self._consumer = Wakeup()
+        self._producer = Wakeup()
         self._background = Background("a distributed dataset's iterator")
 
-    def next(self) -> Any:
-        """Returns the next item.
+    def wait(self) -> collections.deque[Any]:
+        """Waits for an item, and returns the buffer, whose first item is the next one.
+
+        The caller removes the item by ``del`` and then calls ``note_taken``.
 
         Raises:
             StopIteration: At the end.
         """
-        self._check_process()
-        with self._changed:
+        self._background.process.check()
+        if not self._items:
             self._wait()
-            if self._items:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return item
-        self._raise_error()
-        raise StopIteration
+        if not self._items:
+            self._raise_error()
+            raise StopIteration
+        return self._items
+
+    def note_taken(self) -> None:
+        """Lets the thread fill the room of items that were taken."""
+        self._producer.wake()
 
     def take_ready(self, taken: list[Any]) -> None:
         """Moves buffered items to the end of ``taken``, as long as it has room.
 
         Waits for an item if ``taken`` is empty; it stays empty only at the end.
         """
-        self._check_process()
-        with self._changed:
-            if not taken:
-                self._wait()
-            while self._items and self._has_room(taken):
-                taken.append(self._items.popleft())
-            self._changed.notify_all()
+        self._background.process.check()
+        if not taken:
+            self._wait()
+        while self._items and self._has_room(taken):
+            taken.append(self._items.popleft())
+        self.note_taken()
         if not taken:
             self._raise_error()
-
-    def _check_process(self) -> None:
-        # Comes before the lock: the thread may have held it when the process forked.
-        self._background.process.check()
 
     def _wait(self) -> None:
         if not self._started and not self._ended:
             self._started = True
             self._background.start(self._work, name="input-prefetch")
-        self._changed.wait_for(lambda: self._items or self._ended)
+        while not self._items:
+            self._consumer = wakeup = Wakeup()
+            # An interrupt may have prevented an earlier note_taken.
+            self.note_taken()
+            # In this order: the thread appends its last item before it ends.
+            if self._ended or self._items:
+                return
+            wakeup.wait(_POLL_SECONDS)
 
     def _raise_error(self) -> None:
         error, self._error = self._error, None
@@ -94,13 +107,16 @@ class Prefetcher:
         """Stops the thread; if it is blocked in user code, it stops when that returns."""
         if not self._background.process.is_here:
             return
-        with self._changed:
-            self._ended = True
-            self._items.clear()
-            self._changed.notify_all()
-            if not self._started:
-                self._source = None
+        self._end()
+        if not self._started:
+            self._source = None
         self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS)
+        self._items.clear()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._producer.wake()
+        self._consumer.wake()
 
     def _work(self) -> None:
         THIS_THREAD.state.is_prefetching = True
@@ -113,15 +129,15 @@ class Prefetcher:
             source.close()
         except BaseException as error:
             self._error = error
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._end()
 
     def _put(self, item: Any) -> bool:
         """Appends an item when there is room; returns whether the consumer is still there."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._has_room(self._items))
-            if not self._ended:
+        while not self._ended:
+            self._producer = wakeup = Wakeup()
+            if self._has_room(tuple(self._items)):
                 self._items.append(item)
-                self._changed.notify_all()
-            return not self._ended
+                self._consumer.wake()
+                break
+            wakeup.wait(_POLL_SECONDS)
+        return not self._ended

@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["put_copies", "put_pieces"]
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+
+__all__ = ["copy_without_program", "put_copies", "put_pieces"]
 
 
 def put_pieces(
@@ -58,6 +61,35 @@ def put_copies(
         return jax.device_put(array, sharding)
     aval = _aval(array.shape, array.dtype, array.weak_type)
     return put(aval, sharding, [array] * len(devices), list(devices), True)
+
+
+def copy_without_program(array: jax.Array) -> jax.Array:
+    """Returns a copy of an array that this process can address.
+
+    Unlike ``jnp.copy`` it compiles no program. JAX refuses to run a program in a signal handler that
+    interrupts its compilation.
+    """
+    copy = _private_copy()
+    if copy is None:
+        return evaluate_now(lambda: jnp.copy(array))
+    devices = array.sharding._internal_device_list.addressable_device_list
+    [copied] = copy([array], [devices], [array.sharding])
+    return copied
+
+
+@functools.cache
+def _private_copy() -> Any | None:
+    """Returns the private function that copies arrays to devices; ``None`` if JAX has changed."""
+    try:
+        client = importlib.import_module("jax._src.lib").xla_client
+        always = client.ArrayCopySemantics.ALWAYS_COPY
+        copy = client.batched_copy_array_to_devices_with_sharding
+        array = jax.device_put(np.zeros((), np.float32), jax.local_devices()[0])
+        devices = array.sharding._internal_device_list.addressable_device_list
+        copy([array], [devices], [array.sharding], [always])
+    except (ImportError, AttributeError, TypeError):
+        return None
+    return lambda arrays, devices, shardings: copy(arrays, devices, shardings, [always])
 
 
 @functools.cache

@@ -179,7 +179,7 @@ def in_top_k(
     count = integer("math.in_top_k", "k", k)
     valid = (classes >= 0) & (classes < scores.shape[1])
     own = jnp.take_along_axis(scores, jnp.where(valid, classes, 0)[:, None], 1)
-    higher = jnp.sum(scores > own, 1) + jnp.sum(~jnp.isfinite(scores), 1) * 0
+    higher = jnp.sum(scores > own, 1)
     return valid & jnp.isfinite(own[:, 0]) & (higher < count) & jnp.all(jnp.isfinite(scores), 1)
 
 

@@ -98,11 +98,15 @@ def _of_type(op: str, value: ArrayLike, dtype: DTypeLike) -> HostTensor:
     array = np.asarray(as_tensor(value) if isinstance(value, (str, bytes)) else value)
     if is_host_only(wanted) and is_host_only(array.dtype):
         return HostTensor.of(np.asarray(as_tensor(array)))
-    if op == "numpy_function" and hasattr(value, "dtype") and array.dtype != wanted:
+    is_exact = op == "numpy_function" and hasattr(value, "dtype")
+    if array.dtype != wanted if is_exact else not np.can_cast(array.dtype, wanted, "same_kind"):
         raise TypeError(
             f"func of tf.{op} must return {wanted.name}, the dtype in Tout, got {array.dtype.name}."
         )
-    return HostTensor.of(array.astype(wanted))
+    converted = array.astype(wanted)
+    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise TypeError(f"func of tf.{op} must return values of {wanted.name}, got {value!r}.")
+    return HostTensor.of(converted)
 
 
 def timestamp(name: str | None = None) -> float:

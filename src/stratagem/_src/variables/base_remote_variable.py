@@ -218,6 +218,10 @@ class BaseRemoteVariable(AggregatingVariable):
     def _eager_value(self) -> Any:
         return self._on_device(self.pull())
 
+    def value_on_host(self) -> np.ndarray[Any, Any]:
+        """Returns the current value as a NumPy array, even while a function is traced."""
+        return np.asarray(self.pull())
+
     def _on_device(self, value: np.ndarray[Any, Any]) -> jax.Array:
         replica = self.check_own_replica()
         index = replica.replica_index if replica is not None else None

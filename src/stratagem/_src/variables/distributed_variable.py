@@ -15,6 +15,7 @@ from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.process.signal_handlers import in_signal_handler
 from stratagem._src.values.distributed_values import DistributedValues, describe
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames, updates
@@ -115,7 +116,7 @@ class DistributedVariable(Variable, DistributedValues):
 
     def _check_readable_now(self) -> None:
         """Raises if reading the stored copies would compile them into the user's own program."""
-        if under_jit():
+        if under_jit() and not in_signal_handler():
             super()._current_value()
 
     def _describe_components(self, kind: str) -> str:

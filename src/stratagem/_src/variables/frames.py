@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.thread_state import THIS_THREAD, THREADS_IN_CONTEXT
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "StateFrame",
     "Tape",
+    "call_outside",
     "current_frame",
     "enter",
     "outside_of_frames",
@@ -41,6 +42,9 @@ __all__ = [
     "record_shard_read",
     "records",
 ]
+
+
+Result = TypeVar("Result")
 
 
 class StateFrame(abc.ABC):
@@ -295,6 +299,18 @@ def record_shard_read(variable: Variable, shard: Tensor, tap: Tensor) -> tuple[A
     for tape in watching:
         tape.note_read(variable, tap, shard=shard)
     return shard, tap
+
+
+def call_outside(call: Callable[[], Result]) -> Result:
+    """Returns ``call()``, run as if this thread had entered no strategy, replica and trace."""
+    thread = THIS_THREAD.state
+    entered = thread.state_frames, thread.strategy_frames, thread.tapes
+    try:
+        thread.state_frames, thread.strategy_frames, thread.tapes = [], [], []
+        return call()
+    finally:
+        thread.state_frames, thread.strategy_frames, thread.tapes = entered
+        thread.before_enter()
 
 
 @contextlib.contextmanager

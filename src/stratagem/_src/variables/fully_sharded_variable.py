@@ -162,7 +162,7 @@ class FullyShardedVariable(AggregatingVariable):
     def _value(self) -> Any:
         frame = frames.current_frame()
         recorded = None
-        if frame is not None and frames.records():
+        if frame is not None and frames.records() and not self._interrupts_trace():
             self.check_own_replica()
             recorded = self._recorded(frame)
         return super()._value() if recorded is None else recorded
@@ -216,7 +216,7 @@ class FullyShardedVariable(AggregatingVariable):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Returns the value as a NumPy array, without gathering it on a device."""
-        if frames.current_frame() is not None:
+        if frames.current_frame() is not None or self._interrupts_trace():
             return super().numpy()
         self.check_own_replica()
         self._check_readable_now()

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import VariableError
-from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.process.signal_handlers import in_signal_handler
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica
 from stratagem._src.variables import frames, transactions, updates
 from stratagem._src.variables.distributed_variable import DistributedVariable
@@ -233,19 +233,40 @@ class SyncOnReadVariable(DistributedVariable):
         reduce_op = self._aggregation.reduce_op
         if reduce_op is None:
             return runtime.first_replica(self.per_replica())
-        if self._can_add_on_host() and reduce_op in (ReduceOp.SUM, ReduceOp.MEAN):
-            total = self.sum_on_host()
-            return jnp.asarray(total / self.group.size if reduce_op is ReduceOp.MEAN else total)
+        if self._can_add_on_host():
+            # Not jnp.asarray, which runs a program: JAX refuses to run one in a signal handler that
+            # interrupts its compilation.
+            return jax.device_put(self._reduced_on_host())
         return runtime.reduce_value(reduce_op, self.per_replica())
+
+    def value_on_host(self) -> np.ndarray[Any, Any]:
+        """Returns the current value as a NumPy array, even while a function is traced."""
+        on_host = self._aggregation in (VariableAggregation.SUM, VariableAggregation.MEAN)
+        if on_host and not self.group.spans_processes and self.check_own_replica() is None:
+            return self._reduced_on_host()
+        return super().value_on_host()
+
+    def _reduced_on_host(self) -> np.ndarray[Any, Any]:
+        """Returns the sum or mean of this process's replicas' values, without a program of XLA."""
+        total = self.sum_on_host()
+        if self._aggregation is VariableAggregation.MEAN:
+            total = total / self.group.size
+        return total.astype(self._dtype, copy=False)
 
     def _can_add_on_host(self) -> bool:
         """Returns whether all values are small and in host memory, so that a program would take longer."""
-        group, dtype = self.group, self._dtype
+        group = self.group
         return (
             frames.current_frame() is None
             and group.serialize_programs
             and not group.spans_processes
-            and dtype.itemsize >= 4  # smaller types are summed in a wider type
+            and (self._is_small() or in_signal_handler())
+        )
+
+    def _is_small(self) -> bool:
+        dtype = self._dtype
+        return (
+            dtype.itemsize >= 4  # smaller types are summed in a wider type
             and dtype.itemsize * math.prod(self.program_shape) <= _MAX_HOST_SUM_BYTES
         )
 
@@ -259,8 +280,11 @@ class SyncOnReadVariable(DistributedVariable):
             if not components:
                 components = self.group.shards(self._own_array() if array is None else array)
         shape = super().program_shape
+        wide = self._dtype
+        if jnp.issubdtype(wide, jnp.floating) and wide.itemsize < 4:
+            wide = np.dtype(np.float32)
         return functools.reduce(
-            np.add, [np.asarray(component).reshape(shape) for component in components]
+            np.add, [np.asarray(component, wide).reshape(shape) for component in components]
         )
 
     # --- updating ---------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.types import ArrayLike, DTypeLike, Initializer, PyTree
 from stratagem._src.current_strategy import context
-from stratagem._src.jax_compat.tracing import is_tracer, under_jit
+from stratagem._src.jax_compat.tracing import is_tracer, under_jit, under_trace
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.process.signal_handlers import in_signal_handler
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 from stratagem._src.variables import frames, transactions, updates
 from stratagem._src.variables.in_place_operators import InPlaceOperators
@@ -220,7 +221,17 @@ class Variable(
         return np.asarray(self._eager_value())
 
     def _value(self) -> Any:
+        if self._interrupts_trace():
+            return frames.call_outside(self.value_on_host)
         return frames.record_read(self, self._current_value())
+
+    def _interrupts_trace(self) -> bool:
+        """Returns whether this is a read by a signal handler that interrupts a trace.
+
+        The trace must not notice it: what the handler reads from the frame, a later read of the traced
+        function would get too, but the handler may run while JAX traces something else in between.
+        """
+        return (frames.current_frame() is not None or under_trace()) and in_signal_handler()
 
     def _current_value(self) -> Any:
         frame = frames.current_frame()

@@ -176,31 +176,34 @@ class _Lock:
             the writing process is alive.
     """
 
-    def __init__(self, path: Path, descriptor: int, *, is_locked: bool = True) -> None:
+    _descriptor = -1
+
+    def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
-        self.is_locked = is_locked
+        self.is_locked = True
 
     @classmethod
     def acquire(cls, hidden: Path) -> _Lock | None:
         """Acquires the lock of a directory; returns ``None`` if a live process holds it."""
         path = hidden.with_name(hidden.name + _LOCK)
         while True:
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+            lock = cls(path, os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666))
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), path.stat()):
-                    return cls(path, descriptor)
+                fcntl.flock(lock._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock._descriptor), path.stat()):
+                    return lock
             except BlockingIOError:
-                os.close(descriptor)
+                lock._close()
                 return None
             except FileNotFoundError:
                 pass
             except OSError:
-                return cls(path, descriptor, is_locked=False)
+                lock.is_locked = False
+                return lock
             # The previous owner removed the file between open and flock: this lock is on a deleted file.
             # Retry with a new file.
-            os.close(descriptor)
+            lock._close()
 
     def write_token(self) -> str:
         """Writes a unique token into the file, and returns it."""
@@ -213,7 +216,15 @@ class _Lock:
     def remove(self) -> None:
         """Removes the file, and with it the lock."""
         self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    # If an interrupt loses the object, the lock is released, and the next save removes what is left.
+    __del__ = _close
 
 
 def _sync(directory: Path) -> None:

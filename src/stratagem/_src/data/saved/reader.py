@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ class SavedElements(ReadFiles):
         num_names = self.inputs[0].cardinality()
         if not known(num_names):
             return num_names
-        names = peek(self.inputs[0])
-        return sum(self._elements_of(as_path(name)) for name in names)
+        with contextlib.closing(peek(self.inputs[0])) as names:
+            return sum(self._elements_of(as_path(name)) for name in names)
 
 
 def saved_plan(saved: SavedDataset, element_spec: ElementSpec) -> Node:

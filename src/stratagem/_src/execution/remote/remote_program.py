@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.types import Atom, Jaxpr, PyTree, PyTreeDef
+from stratagem._src.execution.draws import Draw
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.reads import Read, find_reads
 from stratagem._src.execution.remote.remote_access import PendingUpdate, RemoteAccess
@@ -63,7 +64,12 @@ class RemoteProgram(Program):
         """Returns a weak reference to each variable of the program, including remote ones."""
         return [*super().references(), *self._remote.references()]
 
-    def run_arrays(self, arrays: list[Any], consts: list[Any] | None = None) -> Any:
+    def run_arrays(
+        self,
+        arrays: list[Any],
+        consts: list[Any] | None = None,
+        draws: list[Draw] | None = None,
+    ) -> Any:
         """Fetches remote values, runs the program and sends its updates."""
         consts = self.consts if consts is None else consts
         held = self._remote.hold()
@@ -75,6 +81,8 @@ class RemoteProgram(Program):
         else:
             result, operands = super().run_arrays(arrays, [*consts, *call.provided])
         transfers.send(operands, call)
+        if draws is not None:
+            del draws[:]
         del held  # keeps the remote variables alive until here
         return result
 
