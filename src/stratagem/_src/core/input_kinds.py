@@ -32,7 +32,7 @@ NOT_DRAWN: Any = object()
 
 
 class Drawn:
-    """A draw that an interrupt (Ctrl-C) cannot lose: whoever draws keeps it before it is made.
+    """A draw that an interrupt (Ctrl-C) cannot lose: the caller holds it before it is made.
 
     The iterator sets ``element`` in the same moment in which the element leaves it: signal handlers run
     after calls and at loop ends, and the bytecode there has neither. So an interrupted draw has happened,
@@ -47,8 +47,8 @@ class Drawn:
     __slots__ = ("before", "element", "iterator")
 
     def __init__(self, iterator: Any, before: Any) -> None:
-        self.iterator = iterator
-        self.before = before
+        self.iterator: Any = iterator
+        self.before: Any = before
         self.element: Any = NOT_DRAWN
 
     def put_back(self) -> None:

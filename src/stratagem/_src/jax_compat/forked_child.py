@@ -40,6 +40,6 @@ def _prepare_end() -> None:
 
 def _end() -> None:
     code = exit_code()
-    # Unknown, as after a bare ``SystemExit``: the interpreter goes on to its finalization.
+    # Unknown, as after a bare ``SystemExit``: the interpreter continues to its finalization.
     if code is not None:
         end_process(code)

@@ -100,7 +100,7 @@ class TensorBundle:
         self.shapes: Mapping[str, tuple[int, ...]] = {
             name: self._shape(name, entry) for name, entry in self._entries.items()
         }
-        self.fingerprint = int(crc32c(self._index.read_bytes()))
+        self.fingerprint: int = int(crc32c(self._index.read_bytes()))
 
     def _check_header(self, header: Message) -> None:
         if header.endianness:

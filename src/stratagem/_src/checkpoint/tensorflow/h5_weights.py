@@ -67,7 +67,7 @@ class H5Weights:
                 for name in names:
                     self.shapes[name] = tuple(file[name].shape)
                     self._dtypes[name] = np.dtype(file[name].dtype)
-        self.fingerprint = _checksum(path)
+        self.fingerprint: int = _checksum(path)
 
     def __contains__(self, name: str) -> bool:
         return name in self.shapes
@@ -121,7 +121,8 @@ class H5Tensor:
 
     def __init__(self, weights: H5Weights, name: str) -> None:
         self._weights, self._name = weights, name
-        self.shape, self.dtype = weights.shapes[name], weights.dtype(name)
+        self.shape: tuple[int, ...] = weights.shapes[name]
+        self.dtype: np.dtype[Any] = weights.dtype(name)
 
     def start_read(self) -> None:
         """Does nothing: it is read when it is asked for."""
