@@ -16,6 +16,7 @@ from stratagem._src.integrations.keras.checkpoints import (
 )
 from stratagem._src.integrations.keras.keras2_compat import (
     install_keras2_names,
+    look_up_without_tensorflow,
     save_in_directories,
     write_without_tensorflow,
 )
@@ -58,6 +59,7 @@ def bridge_jax() -> None:
     install_keras2_names()
     save_in_directories()
     write_without_tensorflow()
+    look_up_without_tensorflow()
 
 
 def _create_variable(cls: type, *args: Argument, **kwargs: Argument) -> Any:

@@ -13,14 +13,24 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import keras
+import numpy as np
 
 from stratagem._src.core.io_options import LoadOptions, SaveOptions
+from stratagem._src.core.types import PyTree
+from stratagem._src.integrations.keras.host_layer import batches_of
 from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
+from stratagem._src.integrations.keras.lookup_layers import Hashing, IntegerLookup, StringLookup
+from stratagem._src.integrations.keras.text_vectorization import TextVectorization
 from stratagem._src.telemetry.summary.recording import histogram, image, scalar
 from stratagem._src.telemetry.summary.recording_state import record_if
 from stratagem._src.telemetry.summary.writer import create_file_writer
 
-__all__ = ["install_keras2_names", "save_in_directories", "write_without_tensorflow"]
+__all__ = [
+    "install_keras2_names",
+    "look_up_without_tensorflow",
+    "save_in_directories",
+    "write_without_tensorflow",
+]
 
 # The modules of ``tf.keras`` that have more names than those of ``keras``. Keras itself has the table.
 _MODULES = ("backend", "layers", "losses", "metrics", "preprocessing")
@@ -120,6 +130,23 @@ def write_without_tensorflow() -> None:
     if importlib.util.find_spec("tensorflow") is None:
         keras.callbacks.TensorBoard.summary = property(lambda callback: _OWN_SUMMARY)
         keras.callbacks.TensorBoard._write_keras_model_summary = _write_no_graph
+
+
+def look_up_without_tensorflow() -> None:
+    """Replaces the layers of strings and vocabularies, which Keras computes with TensorFlow."""
+    if importlib.util.find_spec("tensorflow") is None:
+        for kind in (StringLookup, IntegerLookup, Hashing, TextVectorization):
+            setattr(keras.layers, kind.__name__, kind)
+        keras.layers.Normalization.adapt = _adapt_normalization
+
+
+_ADAPT = keras.layers.Normalization.adapt
+
+
+@functools.wraps(_ADAPT)
+def _adapt_normalization(layer: KerasObject, data: PyTree) -> None:
+    """Replaces ``Normalization.adapt``, which needs TensorFlow for anything but arrays."""
+    _ADAPT(layer, np.concatenate(list(batches_of(data))))
 
 
 def _write_no_graph(callback: KerasObject) -> None:

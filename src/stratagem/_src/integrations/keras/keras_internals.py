@@ -51,6 +51,7 @@ __all__ = [
     "mask_of",
     "replace_abstract_state",
     "replace_state_to_save",
+    "run_graph",
     "set_mask",
     "stateless_value",
 ]
@@ -111,6 +112,11 @@ def in_stateless_scope() -> bool:
 def is_new(layer: KerasLayer) -> bool:
     """Returns whether a layer has not been called yet."""
     return not layer._called
+
+
+def run_graph(model: KerasModel, inputs: Any) -> Any:
+    """Calls the operations of a functional model with these inputs, without converting them."""
+    return model._run_through_graph(inputs, operation_fn=lambda operation: operation)
 
 
 def stateless_value(variable: KerasVariable) -> Any:

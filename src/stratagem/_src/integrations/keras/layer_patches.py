@@ -12,6 +12,7 @@ import keras
 from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.checkpoints import restore_deferred
+from stratagem._src.integrations.keras.host_layer import has_strings, run_on_host
 from stratagem._src.integrations.keras.keras_internals import (
     ADD_LOSS,
     CALL_LAYER,
@@ -74,7 +75,10 @@ def call_layer(layer: KerasLayer, *args: Argument, **kwargs: Argument) -> Any:
 
     A result of another model, or of ``jax.device_put``, is on one device; mirrored weights are on several,
     and JAX refuses to compute with both. In a replica, arrays and weights are on the replica's device.
+    A functional model of strings, made of layers such as ``StringLookup``, runs on the host.
     """
+    if isinstance(layer, keras.Model) and has_strings((args, kwargs)):
+        return run_on_host(layer, *args, **kwargs)
     if any(map(_is_committed, jax.tree.leaves((args, kwargs)))):
         owner = None if under_jit() or multi_replica_context() is not None else owner_of(layer)
         if owner is not None:
