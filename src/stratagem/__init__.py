@@ -5,6 +5,9 @@ Write a training step once, pick a strategy, and run it on one device or many.
 
 from typing import TYPE_CHECKING, Any
 
+# Loaded at once, not when first used: cloudpickle pickles a class by value if the module that it names is
+# not loaded, and an error that another process raised would be of another class here.
+from stratagem import errors
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.core.version import __version__ as __version__
 from stratagem._src.current_strategy import context
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
         debugging,
         distribute,
         dtypes,
-        errors,
         image,
         integrations,
         io,
@@ -540,7 +542,6 @@ _MODULES = (
     "debugging",
     "distribute",
     "dtypes",
-    "errors",
     "image",
     "integrations",
     "io",

@@ -227,7 +227,7 @@ def test_saves_of_the_leader_alone_and_of_each_worker(tmp_path):
         assert (w.numpy().tolist(), restored.epoch) == (leader["w"], 0)
     for found in results:
         assert "every worker must call save(), even if should_checkpoint" in found["together"]
-        assert "a part of 'seen'" in found["together"]
+        assert "'seen' is sharded over the workers" in found["together"]
 
 
 def save_after_steps(directory):

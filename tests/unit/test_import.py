@@ -62,6 +62,14 @@ def test_variables_and_functions_load_no_dataset():
     assert run(program).strip() == "False"
 
 
+def test_errors_travel_by_name():
+    """By value, an error of another process would be of another class, which ``except`` does not catch."""
+    error = "stratagem._src.core.errors.PSUnavailableError"
+    program = f"import stratagem, cloudpickle; print(cloudpickle.dumps({error}))"
+    assert "stratagem.errors" in run(program)
+    assert len(run(program)) < 200
+
+
 def test_default_strategy_is_known_without_the_public_names():
     program = (
         "from stratagem._src.variables.variable import Variable; print(float(Variable(2.0) + 1))"
