@@ -18,7 +18,8 @@ def in_signal_handler() -> bool:
     Python does not say so. But it runs handlers only in the main thread, and passes each the frame that it
     interrupts, which is also the frame below the handler's own. Takes about 10 us.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # `threading.current_thread()` would leave a dummy thread behind for each thread of XLA that calls back.
+    if threading.get_ident() != threading.main_thread().ident:
         return False
     _known_codes.update(code for number in _SIGNALS if (code := _code(signal.getsignal(number))))
     frame: FrameType | None = sys._getframe(1)
