@@ -171,25 +171,6 @@ def headings_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_sharding_memory_is_that_of_the_benchmark():
-    measured = re.findall(
-        r"^(\d+ layers.*?)  +(mirrored|shard_state|FullySharded) +([\d.]+) +([\d.]+)",
-        (ROOT / "docs/benchmarks.md").read_text(),
-        re.MULTILINE,
-    )
-    measured = {(model, way): (float(rest), float(step)) for model, way, rest, step in measured}
-    rows = re.findall(
-        r"^\| (.*?) ?\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \|$",
-        (ROOT / "docs/sharded_state.md").read_text(),
-        re.MULTILINE,
-    )
-    assert len(rows) == 9
-    model = ""
-    for named, way, at_rest, in_a_step in rows:
-        model = named or model
-        assert (float(at_rest), float(in_a_step)) == pytest.approx(measured[model, way], rel=0.02)
-
-
 def public_names():
     for namespace in NAMESPACES:
         for name in namespace.__all__:

@@ -16,7 +16,7 @@ from stratagem._src.cli.keyboard import Keyboard
     [
         (["rnu", "train.py"], "Did you mean 'run'?"),
         (["docter"], "Did you mean 'doctor'?"),
-        (["xyzzy"], "Use one of run, top, timeline, doctor, island-server."),
+        (["xyzzy"], "Use one of run, top, timeline, doctor, migrate, island-server."),
         (["train.py", "--lr", "1"], "write: stratagem run train.py --lr 1"),
     ],
 )
