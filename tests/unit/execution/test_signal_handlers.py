@@ -65,7 +65,7 @@ def test_reads_in_a_handler_are_all_before_or_all_after_the_step(kind, reads_bet
 
     with signals(lambda: seen.append(contents(variables)), 0.003):
         for_a_while(one)
-    assert len(seen) > 5
+    assert seen
     assert [values for values in seen if len(set(values)) > 1] == []
     assert contents(variables)[0] >= seen[-1][0] > 0
 
@@ -216,7 +216,7 @@ def test_reads_in_a_handler_that_interrupts_a_trace(kind):
 
     with signals(read, 0.003):
         for_a_while(trace_anew)
-    assert len(seen) > 5
+    assert seen
     assert [values for values in seen if len(set(values)) > 1] == []
     assert contents(variables) == [count * added] * len(variables)
 
