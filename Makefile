@@ -7,11 +7,11 @@ DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
 # Libraries that user programs bring along and that we do not depend on.
-PEERS ?= torch tensorflow-cpu tf_keras tensorboard
+PEERS ?= torch tensorflow-cpu tf_keras tensorboard mlflow wandb 'moto[s3]' flask flask-cors
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
-.PHONY: docs test-site demo demo-async test test-all test-fast test-peers test-slurm test-launchers test-ray test-hosts release-check lint types bench bench-page bench-peers soak clean
+.PHONY: docs test-site demo demo-async test test-all test-fast test-peers test-slurm test-launchers test-ray test-hosts test-compilers release-check lint types bench bench-page bench-peers soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -23,8 +23,8 @@ test: $(READY) lint types
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not slow"
 
 # About a minute: packages whose tests compile little and start hardly any process.
-FAST := cli cluster data distributed_input launcher measurement observation partitioners shared_memory summary \
-	task_profile transport values variables
+FAST := cli cluster collective_backends core data input jaxpr launcher \
+	parameter_server/partitioners profiling telemetry transport values variables
 test-fast: $(READY)
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not slow" $(addprefix tests/unit/,$(FAST)) tests/spec
 
@@ -56,6 +56,18 @@ $(RAY_VENV)/.ready: pyproject.toml
 	$(RAY_VENV)/bin/python -m pip install --quiet --editable '.[ray]' hypothesis optax psutil pytest pytest-timeout
 	touch $(RAY_VENV)/.ready
 
+# Our steps, compiled for TPUs and GPUs by XLA's own compilers. No such device is needed.
+COMPILERS_VENV := .venv-compilers
+test-compilers: $(COMPILERS_VENV)/.ready
+	$(COMPILERS_VENV)/bin/python -m pytest -rs tests/accelerators
+
+$(COMPILERS_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(COMPILERS_VENV)
+	$(COMPILERS_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(COMPILERS_VENV)/bin/python -m pip install --quiet --editable '.[keras,optax]' hypothesis psutil pytest pytest-timeout \
+		'jax==0.10.2' 'jax-cuda13-pjrt==0.10.2' 'jax-cuda13-plugin==0.10.2' 'libtpu==0.0.51'
+	touch $(COMPILERS_VENV)/.ready
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,6 +86,7 @@ soak: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/packing.py
 	$(BIN)/python benchmarks/keras_fit.py $(BENCH_FLAGS)
@@ -95,6 +108,7 @@ bench-peers: $(READY) $(PEERS_READY)
 	$(BIN)/python -m pip install --quiet matplotlib
 	$(BIN)/python benchmarks/training.py $(PEER_PYTHONS) --output .bench/training --plot docs/images/training.svg
 	$(BIN)/python benchmarks/multi_worker.py $(PEER_PYTHONS)
+	$(BIN)/python benchmarks/start.py $(PEER_PYTHONS)
 
 bench-page: $(READY)
 	$(BIN)/python benchmarks/write_page.py docs/benchmarks.md
@@ -130,4 +144,4 @@ $(PEERS_READY): pyproject.toml
 	touch $(PEERS_READY)
 
 clean:
-	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) .site .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) $(COMPILERS_VENV) .site .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -74,14 +74,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="of each step of a worker")
     flags = parser.parse_args()
 
-    resolver = sg.distribute.cluster_resolver.TFConfigClusterResolver()
-    if resolver.task_type is None:
-        parser.error("start it with: stratagem run --workers 2 --ps 1 --chief " + __file__)
-    if resolver.task_type in ("worker", "ps"):
-        sg.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id).join()
-        return
+    sg.distribute.Server.serve_task()  # workers and parameter servers end here
     started = time.perf_counter()
-    strategy = sg.distribute.ParameterServerStrategy(resolver)
+    strategy = sg.distribute.ParameterServerStrategy()
     print(f"test accuracy {train(strategy, flags.epochs, flags.batch_size):.1%}")
     print(f"{time.perf_counter() - started:.1f} seconds", flush=True)
 

@@ -5,13 +5,18 @@ import importlib.util
 import logging
 import os
 import signal
+import tempfile
+import threading
+import time
 import warnings
 
 import hypothesis
+import jax
 import pytest
 
 import stratagem as sg
 from belongings import Belongings, left_since
+from stratagem._src.mesh import backend_start
 
 # How long examples take depends on what else the machine does, and on what is compiled meanwhile.
 hypothesis.settings.register_profile(
@@ -22,6 +27,13 @@ hypothesis.settings.load_profile("steady")
 # A shell ignores interrupts in what it starts in the background; here, some tests send them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Compiled programs: this process keeps none for the next one, and the processes that it starts share a
+# folder that goes away with it. Workers of xdist inherit that of the controller.
+backend_start.enable_default_cache = lambda **_: None
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _programs = tempfile.TemporaryDirectory(prefix="stratagem-test-cache-")
+    os.environ["XDG_CACHE_HOME"] = _programs.name
 
 # The workers of a cluster have their own.
 if "TF_CONFIG" not in os.environ:
@@ -77,13 +89,34 @@ def _short_collections():
     gc.freeze()
 
 
+def jax_settings():
+    """What an interrupt can leave changed; and with it the result of every later computation."""
+    return jax.enable_x64.get_local(), jax.default_device.get_local()
+
+
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(kept_for_the_session):
-    before, environment = Belongings.now(), dict(os.environ)
+    before, environment, settings = Belongings.now(), dict(os.environ), jax_settings()
     yield
+    assert jax_settings() == settings, "settings of JAX in this thread were left changed"
     changed = {k for k in environment.keys() | os.environ.keys() if k != "PYTEST_CURRENT_TEST"}
     changed = {k for k in changed if environment.get(k) != os.environ.get(k)}
     assert not changed, f"environment variables changed: {changed}"
     assert not sg.distribute.has_strategy(), "a strategy was left current"
     left = left_since(before, kept_for_the_session)
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def forgotten_starts():
+    """Takes threads off Python's list that were never started.
+
+    An interrupt in ``Thread.start`` before it starts the thread leaves it on that list for ever.
+    """
+    yield
+    deadline = time.monotonic() + 1  # one that was started has a number soon
+    while time.monotonic() < deadline and any(t.ident is None for t in threading.enumerate()):
+        time.sleep(0.01)
+    for thread in threading.enumerate():
+        if thread.ident is None:
+            del threading._limbo[thread]

@@ -37,6 +37,7 @@ from stratagem._src.core.errors import (
     OnWorkersOnlyError,
     OperandTypeError,
     OutOfRangeError,
+    PartitionError,
     PermissionDeniedError,
     ProfileError,
     PSUnavailableError,
@@ -53,7 +54,6 @@ from stratagem._src.core.errors import (
     VariableError,
 )
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.parameter_server.partitioners.errors import PartitionError
 
 __all__ = [
     "AlreadyExistsError",

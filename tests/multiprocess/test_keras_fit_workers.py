@@ -275,6 +275,36 @@ def write_and_restore(folder):
     }
 
 
+def noisy_training(strategy):
+    """Trains and predicts with layers that draw from ``tf.random``; the workers have other seeds."""
+    sg.random.set_seed(0 if strategy is None else task()[1])
+
+    class Noise(keras.layers.Layer):
+        def call(self, x):
+            return x + sg.random.normal(sg.shape(x)) + sg.random.normal([], seed=4)
+
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        layers = [keras.Input((3,)), Noise(), keras.layers.Dense(1, kernel_initializer="ones")]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    history = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+    return listed([history, model.predict(X, batch_size=8, verbose=0), model.get_weights()])
+
+
+def noisy_in_worker():
+    return noisy_training(make_strategy())
+
+
+@pytest.mark.slow
+def test_workers_draw_the_same_random_numbers_whatever_their_seeds():
+    first, second = run_cluster(noisy_in_worker, workers=2, timeout=150)
+    assert first == second
+    # The leader's seed decides.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), first, noisy_training(None)
+    )
+
+
 @pytest.mark.slow
 def test_the_leader_prints_writes_and_restores_for_all(tmp_path):
     first, second = run_cluster(write_and_restore, workers=2, args=(str(tmp_path),), timeout=150)

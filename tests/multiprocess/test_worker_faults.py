@@ -129,10 +129,10 @@ def test_a_stuck_worker_is_named_at_the_deadline(workers):
 
 
 def test_a_worker_that_never_starts_is_named(workers):
-    some = workers(2, "absent", 1, 0, 3)
+    some = workers(2, "absent", 1, 0, 8)
     _, outcome = some.outcome(0)
     assert outcome["error"] == "UnavailableError"
-    assert f"{some.name(1)} did not start within 3 s" in outcome["text"]
+    assert f"{some.name(1)} did not start within 8 s" in outcome["text"]
 
 
 @pytest.mark.slow

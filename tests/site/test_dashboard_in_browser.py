@@ -65,6 +65,39 @@ def job(browser, tmp_path):
     process.communicate(timeout=60)
 
 
+def check_charts(page):
+    """Legend, axes, steps instead of time, logarithmic axis and smoothing of the chart of ``total``."""
+    assert page.locator("#workers span").all_inner_texts() == ["worker 0", "worker 1"]
+    chart = page.locator('figure[data-chart="total"]')
+    assert chart.locator(".ends span").all_inner_texts()[1] == "now"
+    labels = chart.locator(".scale span").all_inner_texts()
+    assert 2 <= len(labels) <= 6
+    assert labels == sorted(labels, key=float)
+    colours = [
+        page.locator(f'figure[data-chart="steps/s"] polyline >> nth={i}').get_attribute("stroke")
+        for i in range(2)
+    ]
+    assert len(set(colours)) == 2
+
+    page.locator("#over-steps").check()
+    first, last = chart.locator(".ends span").all_inner_texts()
+    assert 0 < int(last.removeprefix("step ")) - int(first.removeprefix("step ")) < 10**6
+    page.locator("#logarithmic").check()
+    assert chart.locator("polyline").first.get_attribute("points")
+    page.locator("#smoothing").fill("0.9")
+    page.locator("#logarithmic").uncheck()
+    assert page.evaluate("settings.smoothing") == 0.9
+    page.locator("#smoothing").fill("0")
+    assert page.evaluate("smoothed([0, 1, 'nan', 1], 0.5).map(exact)") == [
+        *("0", "0.6667", "nan", "0.8571")
+    ]
+    assert page.evaluate("ticks(0, 0.93).map(exact)") == [*("0", "0.2", "0.4", "0.6", "0.8")]
+    assert page.evaluate("axisOf([0.002, 30], true).labels.map(exact)") == [
+        *("0.01", "0.1", "1", "10")
+    ]
+    page.locator("#over-steps").uncheck()
+
+
 def number_of(text):
     return float(text.replace(",", "") or "nan")
 
@@ -82,7 +115,9 @@ def test_a_running_job_is_shown_live(browser, job, tmp_path):
         row.locator("td.running").wait_for(timeout=120_000)
     page.locator("#straggler b").wait_for(timeout=120_000)
     assert page.locator("#straggler b").inner_text() == "worker 1"
-    page.locator('figure[data-chart="total"] polyline').wait_for(state="attached", timeout=60_000)
+    page.locator('figure[data-chart="total"] polyline').first.wait_for(
+        state="attached", timeout=60_000
+    )
 
     steps = page.locator('tr[data-task="worker 0"] td.number').first
     before = number_of(steps.inner_text())
@@ -96,6 +131,7 @@ def test_a_running_job_is_shown_live(browser, job, tmp_path):
         "document.querySelector('tr[data-task=\"worker 0\"] .bar .waiting').getBoundingClientRect().width"
     )
     assert waiting > 0
+    check_charts(page)
     assert page.locator("#notes li").count() > 0  # what the library has warned of
     for screen, width in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": 900})

@@ -20,6 +20,8 @@ OTHER_DEFAULTS = {
     ("distribute.NcclAllReduce", "num_packs"): "None",  # likewise
     ("distribute.Strategy.reduce", "axis"): "None",  # need not be said
     ("TensorShape", "dims"): "()",
+    ("distribute.ParameterServerStrategy", "cluster_resolver"): "None",  # from TF_CONFIG
+    ("distribute.experimental.ParameterServerStrategy", "cluster_resolver"): "None",
 }
 
 

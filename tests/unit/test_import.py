@@ -62,6 +62,13 @@ def test_variables_and_functions_load_no_dataset():
     assert run(program).strip() == "False"
 
 
+def test_import_loads_neither_numpy_nor_what_only_traces_need():
+    """They would be a third of the time of the import."""
+    assert run("import sys, stratagem; print('numpy' in sys.modules)").strip() == "False"
+    program = f"import sys, jax; {USE}; print('jax.extend.core' in sys.modules)"
+    assert run(program).strip() == "False"
+
+
 def test_errors_travel_by_name():
     """By value, an error of another process would be of another class, which ``except`` does not catch."""
     error = "stratagem._src.core.errors.PSUnavailableError"

@@ -152,3 +152,11 @@ def test_pictures_are_those_that_the_script_draws(tmp_path, monkeypatch):
         assert (ROOT / "docs/images" / picture.name).read_text() == picture.read_text(), (
             f"{picture.name} is old: run docs/draw_pictures.py"
         )
+
+
+def test_the_fast_tests_exist():
+    found = re.search(r"^FAST := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    names = found[1].replace("\\", "").split()
+    assert len(names) > 5
+    assert [n for n in names if not (ROOT / "tests" / "unit" / n).is_dir()] == []

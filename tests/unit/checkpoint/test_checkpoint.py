@@ -1,13 +1,14 @@
 """Checkpoints of variables and optimizers of this process."""
 
 import os
+import time
 
 import numpy as np
 import optax
 import pytest
 
 import stratagem as sg
-from stratagem._src.checkpoint.format.directories import NewDirectory
+from stratagem._src.checkpoint.format.checkpoint_directories import numbered_checkpoint
 
 
 @pytest.fixture
@@ -359,12 +360,12 @@ def test_only_outside_of_replicas_and_functions(strategy, tmp_path):
 def test_several_with_one_prefix_take_different_numbers(tmp_path):
     """Somebody else writes one, and another one is there."""
     checkpoint = sg.train.Checkpoint(v=sg.Variable(1.0))
-    theirs, number = NewDirectory.numbered(tmp_path / "ckpt", after=0)
+    theirs, number = numbered_checkpoint(tmp_path / "ckpt", after=0)
     assert number == 1
     (tmp_path / "ckpt-2").mkdir()
     assert checkpoint.save(tmp_path / "ckpt") == str(tmp_path / "ckpt-3")
     checkpoint.sync()
-    theirs.publish()
+    theirs.publish({}, time.time_ns())
     assert {p.name for p in tmp_path.iterdir()} == {"ckpt-1", "ckpt-2", "ckpt-3"}
 
 

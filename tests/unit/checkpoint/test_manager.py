@@ -169,7 +169,7 @@ def test_one_is_replaced_at_one_moment(tmp_path, monkeypatch, can_exchange):
     for number in range(2):
         new = directories.NewDirectory(tmp_path / "one", replace=True)
         (new.hidden / "file").write_text(str(number))
-        new.publish()
+        new.publish({}, time.time_ns())
         assert (tmp_path / "one" / "file").read_text() == str(number)
         assert os.listdir(tmp_path) == ["one"]
 

@@ -241,3 +241,60 @@ def test_arrays_and_variables_wherever_an_nnx_module_holds_them(tmp_path):
     assert model.bare.tolist() == [2, 2]
     assert model.mixed.get_raw_value()["array"].tolist() == [2]
     assert model.nested["array"].tolist() == [2, 2, 2]
+
+
+def test_our_checkpoints_are_read_by_name(tmp_path):
+    w = sg.Variable([1.0, 2.0])
+    optimizer = sg.train.Optimizer(optax.sgd(0.1, momentum=0.9))
+    optimizer.apply_gradients([([1.0, 1.0], w)])
+    checkpoint = sg.train.Checkpoint(model={"w": w}, optimizer=optimizer, epoch=3)
+    path = checkpoint.save(tmp_path / "ckpt")  # not waited for
+    reader = sg.train.load_checkpoint(path)
+    np.testing.assert_array_equal(reader.get_tensor("model/w"), w.numpy())
+    assert reader.get_variable_to_dtype_map()["model/w"] == np.float32
+    assert reader.has_tensor("epoch")
+    listed = sg.train.list_variables(tmp_path)  # the latest
+    assert ("model/w", [2]) in listed
+    assert any(name.startswith("optimizer/") and name.endswith("model/w") for name, _ in listed)
+    assert sg.train.load_variable(path, "epoch") == 3
+    with pytest.raises(
+        sg.errors.NotFoundError, match=r"no tensor 'v'; it has \['epoch', 'model/w'"
+    ):
+        reader.get_tensor("v")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(sg.errors.NotFoundError, match="no checkpoint at"):
+        sg.train.load_checkpoint(tmp_path / "other")
+
+
+def test_a_checkpoint_holds_others(tmp_path):
+    def made(number):
+        layer = sg.train.Checkpoint(bias=sg.Variable(number), epoch=int(number))
+        return layer, sg.train.Checkpoint(net=sg.train.Checkpoint(layers=[layer]), last=1)
+
+    _, whole = made(1.0)
+    path = whole.save(tmp_path / "ckpt")
+    whole.sync()
+    names = [name for name, _ in sg.train.list_variables(path)]
+    assert {"net/layers/0/bias", "net/layers/0/epoch", "last"} <= set(names)
+    same, again = made(2.0)
+    again.restore(path).assert_consumed()
+    assert (float(same.bias), same.epoch) == (1.0, 1)
+    assert again.net.layers[0] is same
+    # Part of it, as in TensorFlow's guide.
+    bias = sg.Variable(5.0)
+    part = sg.train.Checkpoint(net=sg.train.Checkpoint(layers=[sg.train.Checkpoint(bias=bias)]))
+    part.restore(path).assert_existing_objects_matched()
+    assert float(bias) == 1.0
+    same.epoch = 7
+    again.sync()
+    assert sg.train.load_variable(again.save(tmp_path / "ckpt"), "net/layers/0/epoch") == 7
+    with pytest.raises(sg.errors.InvalidArgumentError, match="cannot contain itself"):
+        same.inner = again
+
+
+def test_part_of_a_model_that_tensorflow_saved():
+    files = "tests/unit/checkpoint/of_tensorflow/files"
+    b = sg.Variable([0.0, 0.0])
+    net = sg.train.Checkpoint(first=sg.train.Checkpoint(b=b))
+    sg.train.Checkpoint(net=net).restore(f"{files}/module/ckpt").assert_existing_objects_matched()
+    np.testing.assert_array_equal(b.numpy(), [5.0, 5.125])

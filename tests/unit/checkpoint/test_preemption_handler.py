@@ -106,13 +106,14 @@ def test_the_interval_of_a_manager_does_not_hold_up_the_last_save(step, tmp_path
 
 def test_with_a_grace_period_it_saves_twice(step, tmp_path):
     ends = []
-    handler = made(step, tmp_path, grace_period=0.6, exit_fn=lambda: ends.append(int(step)))
+    handler = made(step, tmp_path, grace_period=2.0, exit_fn=lambda: ends.append(int(step)))
+    handler.run(step.assign_add, 1)  # compiles, which could outlast the grace period
     notice(handler)
     begun = time.monotonic()
     while not ends:
         handler.run(step.assign_add, 1)
-        assert time.monotonic() - begun < 20
-    assert ends[0] > 1
+        assert time.monotonic() - begun < 60
+    assert ends[0] > 2
     assert [path.name for path in tmp_path.glob("ckpt-*")] == ["ckpt-2"]
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from stratagem._src.cli import main
-from stratagem._src.cli.keyboard import Keyboard
+from stratagem._src.cli.top import Keyboard
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from stratagem._src.cli.keyboard import Keyboard
     [
         (["rnu", "train.py"], "Did you mean 'run'?"),
         (["docter"], "Did you mean 'doctor'?"),
-        (["xyzzy"], "Use one of run, top, timeline, doctor, migrate, island-server."),
+        (["xyzzy"], "Use one of run, top, view, timeline, doctor, migrate, island-server."),
         (["train.py", "--lr", "1"], "write: stratagem run train.py --lr 1"),
     ],
 )

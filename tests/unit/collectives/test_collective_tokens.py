@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec
 from stratagem._src.collective_backends.shared_memory import ffi_collectives
 from stratagem._src.collectives.collective_fusion import fuse_collectives
 from stratagem._src.collectives.shard_map_merging import evaluate_merged
-from stratagem._src.jax_compat.tracing import inner_jaxprs
 from stratagem._src.jaxpr.replication_analysis import has_collectives
+from stratagem._src.jaxpr.walk import inner_jaxprs
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 AXIS = "replica"
@@ -65,7 +65,7 @@ PROGRAMS = {
 
 def waits(eqn):
     """Returns whether other workers are waited for in an equation, or in a loop that it is."""
-    if has_collectives([eqn]) or eqn.params.get("target_name") == "stratagem_exchange":
+    if has_collectives([eqn]) or eqn.params.get("name") == "stratagem_exchange":
         return True
     return any(waits(inner) for jaxpr in inner_jaxprs(eqn) for inner in jaxpr.eqns)
 
@@ -152,7 +152,7 @@ def test_every_operand_of_a_loop_is_used_in_it(loop):
     bodies = [jaxpr for eqn in equations for jaxpr in inner_jaxprs(eqn) if waits(eqn)]
     assert bodies
     for body in bodies:
-        [begun] = [e for e in body.eqns if e.params.get("target_name") == "stratagem_token"]
+        [begun] = [e for e in body.eqns if e.params.get("name") == "stratagem_token"]
         assert set(body.invars) <= set(begun.invars)
 
 
@@ -170,7 +170,7 @@ def test_packs_are_of_the_size_that_pays_where_they_travel():
 
     arrays = [np.zeros(80_000, np.float32)] * 3
     equations = jax.make_jaxpr(run, axis_env=environment)(*arrays).jaxpr.eqns
-    [exchange] = [e for e in equations if e.params.get("target_name") == "stratagem_exchange"]
+    [exchange] = [e for e in equations if e.params.get("name") == "stratagem_exchange"]
     assert [v.aval.shape for v in exchange.outvars] == [(80_000,)] * 3 + [(1,)]
     [sent] = [e for e in equations if e.primitive.name == "ppermute"]
     assert sent.outvars[0].aval.shape == (240_000,)

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from stratagem._src.data.plan.node import walk
+from stratagem._src.data.saved import reader
+from stratagem._src.data.saved.reader import SavedElements
 from stratagem.data import (
     DataLossError,
     Dataset,
@@ -438,3 +441,23 @@ def test_a_function_that_uses_something_closed_has_no_fingerprint():
         InvalidArgumentError, match=r"generator object .* pass a key to snapshot\(\)"
     ):
         dataset.fingerprint()
+
+
+def test_counting_elements_closes_what_it_reads(tmp_path, monkeypatch):
+    """Also if a file cannot be counted: the names of the files come from a pipeline, too."""
+    Dataset.range(6).save(tmp_path / "saved")
+    plan = Dataset.load(tmp_path / "saved").plan
+    [saved] = [node for node in walk(plan) if isinstance(node, SavedElements)]
+    closed = []
+
+    class Names:
+        def __iter__(self):
+            return iter(["no such file"])
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setattr(reader, "peek", lambda node: Names())
+    with pytest.raises(KeyError):
+        saved.cardinality()
+    assert closed == [True]

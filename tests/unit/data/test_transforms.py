@@ -361,3 +361,14 @@ def test_arguments_that_tf_data_has():
     assert contents(doubled) == [0, 2]
     with pytest.raises(InvalidArgumentError, match="num_parallel_calls must be None, got 2"):
         Dataset.range(2).map(lambda x: x, 2, synchronous=True)
+
+
+def test_options_take_their_former_names():
+    options = Options()
+    options.experimental_deterministic = False
+    options.experimental_slack = True
+    merged = Dataset.range(3).with_options(options).with_options(Options()).options()
+    assert (merged.deterministic, merged.experimental_deterministic) == (False, False)
+    assert merged.experimental_slack
+    with pytest.raises(InvalidArgumentError, match="experimental_slack must be None or a bool"):
+        options.experimental_slack = 1

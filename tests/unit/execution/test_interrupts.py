@@ -5,7 +5,6 @@ import itertools
 import random
 import signal
 import sys
-import threading
 import time
 
 import jax.numpy as jnp
@@ -75,21 +74,6 @@ def interrupt_call(number, call):
     finally:
         sys.setprofile(None)
     return reached
-
-
-@pytest.fixture
-def forgotten_starts():
-    """Takes threads off Python's list that were never started.
-
-    An interrupt in ``Thread.start`` before it starts the thread leaves it on that list for ever.
-    """
-    yield
-    deadline = time.monotonic() + 1  # one that was started has a number soon
-    while time.monotonic() < deadline and any(t.ident is None for t in threading.enumerate()):
-        time.sleep(0.01)
-    for thread in threading.enumerate():
-        if thread.ident is None:
-            del threading._limbo[thread]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

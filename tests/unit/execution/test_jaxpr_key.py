@@ -12,7 +12,7 @@ import pytest
 
 from stratagem._src.execution.jaxpr_key import jaxpr_key
 from stratagem._src.jax_compat.derivative_rules import derivative_rules
-from stratagem._src.jax_compat.tracing import all_equations
+from stratagem._src.jaxpr.walk import all_equations
 
 X = jax.ShapeDtypeStruct((4, 4), jnp.float32)
 

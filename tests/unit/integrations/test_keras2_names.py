@@ -29,6 +29,93 @@ def test_names():
     assert not hasattr(keras.metrics, "__wrapped__")
 
 
+M = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("sum", (M, 0), [4, 6]),
+        ("mean", (M > 1,), 0.75),
+        ("max", (M, 1, True), [[2], [4]]),
+        ("any", (M - 1,), True),
+        ("argmax", (M,), [1, 1]),
+        ("sqrt", (M - 2,), [[0, 0], [1, np.sqrt(2)]]),
+        ("clip", (M, 1.5, 3), [[1.5, 2], [3, 3]]),
+        ("clip", (M, 3, 2), [[3, 3], [3, 3]]),
+        ("clip", (M, None, 3), [[1, 2], [3, 3]]),
+        ("hard_sigmoid", (M - 2,), [[0.3, 0.5], [0.7, 0.9]]),
+        ("relu", (M - 2, 0.5), [[-0.5, 0], [1, 2]]),
+        ("flatten", (M,), [1, 2, 3, 4]),
+        ("batch_flatten", (M[:, None],), M),
+        ("int_shape", (M,), (2, 2)),
+        ("dtype", (M,), "float32"),
+        ("dot", (M, M), M @ M),
+        ("gather", (M, [1]), M[1:]),
+        ("cumsum", (M,), [[1, 2], [4, 6]]),
+        ("concatenate", ([M, M],), np.concatenate([M, M], -1)),
+        ("permute_dimensions", (M, (1, 0)), M.T),
+        ("repeat", (M, 2), M[:, None].repeat(2, 1)),
+        ("repeat_elements", (M, 2, 0), M.repeat(2, 0)),
+        ("reverse", (M, 1), M[:, ::-1]),
+        ("l2_normalize", (M, 1), M / np.linalg.norm(M, axis=1, keepdims=True)),
+        ("switch", (np.array([1, 0]), M, -M), [[1, 2], [-3, -4]]),
+        ("binary_crossentropy", (M > 2, M / 5), -np.log([[0.8, 0.6], [0.6, 0.8]])),
+        ("sparse_categorical_crossentropy", ([0, 1], M / 7), -np.log([1 / 3, 4 / 7])),
+        ("categorical_crossentropy", ([[1, 0], [0, 1]], M / 7), -np.log([1 / 3, 4 / 7])),
+        ("one_hot", (np.array([0, 1]), 2), np.eye(2)),
+        ("zeros", ((2,),), [0, 0]),
+        ("constant", (3, None, (2,)), [3, 3]),
+        ("count_params", (M,), 4),
+    ],
+)
+def test_backend_functions(name, arguments, expected):
+    found = getattr(keras.backend, name)(*arguments)
+    if isinstance(expected, str | tuple):
+        assert found == expected
+    else:
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-5)
+
+
+def test_backend_variables():
+    backend = keras.backend
+    variable = backend.variable(1.0)
+    backend.update_add(variable, 2.0)
+    assert backend.get_value(variable) == 3.0
+    backend.set_value(variable, 5.0)
+    backend.update_sub(variable, 1.0)
+    assert backend.batch_get_value([variable]) == [4.0]
+    backend.batch_set_value([(variable, 6.0)])
+    assert backend.eval(backend.update(variable, 7.0)) == 7.0
+
+
+def test_backend_random_numbers_follow_the_seed_of_tf():
+    def draw():
+        tf.random.set_seed(3)
+        return [
+            np.asarray(keras.backend.random_normal((100,), 5.0)),
+            np.asarray(keras.backend.random_uniform((100,), maxval=2.0)),
+            np.asarray(keras.backend.random_bernoulli((100,), 0.5)),
+            np.asarray(keras.backend.truncated_normal((100,), stddev=0.1)),
+            np.asarray(keras.backend.dropout(np.ones(100, np.float32), 0.5)),
+        ]
+
+    first = draw()
+    np.testing.assert_array_equal(first, draw())
+    assert 4 < first[0].mean() < 6
+    assert first[1].max() > 1
+    assert set(first[2]) == {0.0, 1.0}
+    assert abs(first[3]).max() <= 0.2
+    assert set(first[4]) == {0.0, 2.0}
+
+
+def test_missing_backend_functions_name_what_to_use():
+    with pytest.raises(AttributeError, match=r"'batch_dot'. Use keras.ops.einsum"):
+        keras.backend.batch_dot  # noqa: B018
+    with pytest.raises(AttributeError, match=r"Look for it in keras.ops"):
+        keras.backend.summ  # noqa: B018
+
+
 def test_reset_states():
     metric = keras.metrics.Mean()
     metric.update_state(3.0)

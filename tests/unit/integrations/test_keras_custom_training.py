@@ -218,3 +218,32 @@ def test_optax_trains_keras_layers():
     step(parts(strategy, x))
     after = before - 0.5 * x.sum(0)[:, None]
     np.testing.assert_allclose(model.weights[0].value, after, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        ({}, 4.0),
+        ({"skip_gradients_aggregation": True}, 2.0),
+        ({"experimental_aggregate_gradients": False}, 2.0),
+    ],
+)
+def test_gradients_that_the_replicas_have_summed_are_not_summed_again(options, step, compiled):
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        layer = keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False)
+        layer.build((None, 1))
+        optimizer = keras.optimizers.SGD(1.0)
+        optimizer.build(layer.trainable_variables)
+
+    def replica_step():
+        gradient = sg.distribute.get_replica_context().all_reduce("SUM", np.ones((1, 1), "float32"))
+        optimizer.apply_gradients([(gradient, layer.kernel)], **options)
+
+    def run():
+        strategy.run(replica_step)
+
+    (sg.function(run) if compiled else run)()
+    assert layer.kernel.numpy().tolist() == [[-step]]
+    assert int(optimizer.iterations.numpy()) == 1

@@ -54,7 +54,7 @@ def test_in_a_compiled_step(saved):
     program = Program()
     status = program.checkpoint.restore(path)
     with pytest.raises(AssertionError):
-        status.assert_consumed()  # not yet
+        status.assert_consumed()
     np.testing.assert_allclose(program.losses(), expected, rtol=1e-5)
     assert int(program.optimizer.iterations) == 6
 
@@ -95,3 +95,130 @@ def test_what_waits_does_not_live_longer_than_the_object(saved):
     del program
     gc.collect()
     assert len(checkpoints._waiting) == before
+
+
+def test_what_exists_is_restored_at_once(saved):
+    """A program decides from the iterations how many steps are left."""
+    path, expected = saved
+    program = Program()
+    program.optimizer.learning_rate = 0.5
+    status = program.checkpoint.restore(path).assert_existing_objects_matched()
+    assert int(program.optimizer.iterations) == 3
+    assert float(program.optimizer.learning_rate) == pytest.approx(0.1)
+    with pytest.raises(AssertionError, match=r"first call or step: 'model': .*'optimizer/0002'"):
+        status.assert_consumed()
+    np.testing.assert_allclose(program.losses(), expected, rtol=1e-5)
+    status.assert_consumed()
+
+
+def test_a_change_after_the_restore_stays(saved):
+    program = Program()
+    program.checkpoint.restore(saved[0])
+    program.optimizer.learning_rate = 0.025
+    program.step()
+    assert float(program.optimizer.learning_rate) == pytest.approx(0.025)
+    assert int(program.optimizer.iterations) == 4
+
+
+def test_what_exists_is_restored_without_a_strategy(tmp_path):
+    def parts():
+        w = tf.Variable([1.0, 2.0])
+        return w, keras.optimizers.SGD(0.1, momentum=0.9)
+
+    w, optimizer = parts()
+    for _ in range(3):
+        optimizer.apply_gradients([(tf.constant([1.0, 1.0]), w)])
+    optimizer.learning_rate.assign(0.025)
+    path = tf.train.Checkpoint(w=w, optimizer=optimizer).save(tmp_path / "ckpt")
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]), w)])
+    again, other = parts()
+    status = tf.train.Checkpoint(w=again, optimizer=other).restore(path)
+    assert (int(other.iterations), float(other.learning_rate)) == (3, pytest.approx(0.025))
+    other.apply_gradients([(tf.constant([1.0, 1.0]), again)])
+    np.testing.assert_allclose(again.numpy(), w.numpy(), rtol=1e-6)
+    status.assert_consumed()
+
+
+def test_a_loss_scale_optimizer_has_its_iterations_at_once(tmp_path):
+    def parts():
+        inner = keras.optimizers.SGD(0.1, momentum=0.9)
+        return tf.Variable([1.0, 2.0]), keras.optimizers.LossScaleOptimizer(inner)
+
+    w, optimizer = parts()
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]), w)])
+    optimizer.learning_rate = 0.025
+    path = tf.train.Checkpoint(w=w, optimizer=optimizer).save(tmp_path / "ckpt")
+    again, other = parts()
+    tf.train.Checkpoint(w=again, optimizer=other).restore(path)
+    assert (int(other.iterations), float(other.learning_rate)) == (1, pytest.approx(0.025))
+
+
+def test_built_layers_of_an_unbuilt_model_are_restored_at_once(tmp_path):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = keras.layers.Dense(2), keras.layers.Dense(1)
+            self.first.build((None, 3))
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+    model = Model()
+    expected = model(X)
+    path = tf.train.Checkpoint(model=model).save(tmp_path / "ckpt")
+    again = Model()
+    status = tf.train.Checkpoint(model=again).restore(path)
+    np.testing.assert_array_equal(again.first.kernel, model.first.kernel)
+    with pytest.raises(AssertionError, match=r"\['model/0002', 'model/0003'\]"):
+        status.assert_consumed()
+    np.testing.assert_array_equal(again(X), expected)
+    status.assert_consumed()
+
+
+def test_what_exists_and_does_not_fit_changes_nothing(saved, tmp_path):
+    program = Program()
+    path = tf.train.Checkpoint(optimizer={"0000": tf.Variable([7])}).save(tmp_path / "ckpt")
+    kept = tf.Variable(1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="optimizer"):
+        tf.train.Checkpoint(optimizer=program.optimizer).restore(path)
+    with pytest.raises(tf.errors.NotFoundError, match="'kept'"):
+        tf.train.Checkpoint(optimizer=program.optimizer, kept=kept).restore(saved[0])
+    assert int(program.optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize("in_scope", [True, False])
+@pytest.mark.parametrize(
+    "make", [keras.metrics.F1Score, lambda: keras.metrics.AUC(multi_label=True, num_thresholds=5)]
+)
+def test_a_metric_that_its_first_update_builds(tmp_path, make, in_scope):
+    """Metrics whose variables depend on the shape of the data."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    truth = np.eye(4, dtype=np.float32)[[0, 1, 2, 3]]
+    guess = np.eye(4, dtype=np.float32)[[0, 1, 3, 3]] * 0.5 + 0.1
+
+    def made():
+        if not in_scope:
+            return make()
+        with strategy.scope():
+            return make()
+
+    def update(metric, guess):
+        if not in_scope:
+            metric.update_state(truth, guess)
+            return
+        step = tf.function(lambda: strategy.run(lambda: metric.update_state(truth, guess)))
+        step()
+
+    metric = made()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not built"):
+        tf.train.Checkpoint(metric=metric).save(tmp_path / "early")
+    update(metric, guess)
+    path = tf.train.Checkpoint(metric=metric).save(tmp_path / "ckpt")
+    update(metric, truth)
+    again = made()
+    status = tf.train.Checkpoint(metric=again).restore(path)
+    with pytest.raises(AssertionError, match="'metric/0000'"):
+        status.assert_consumed()
+    update(again, truth)
+    status.assert_consumed()
+    np.testing.assert_allclose(again.result(), metric.result(), rtol=1e-6)

@@ -207,8 +207,8 @@ def test_interrupts_at_any_moment():
 
 
 @pytest.mark.parametrize("name", ["train_step", "test_step", "predict_step"])
-def test_a_step_as_on_tensorflow_is_refused_with_what_to_write(name):
-    def step(self, data):
+def test_a_step_that_takes_neither_form_of_arguments_is_refused(name):
+    def step(self, first, second, third):
         raise AssertionError("not called")
 
     kind = type("Own", (keras.Sequential,), {name: step})
@@ -220,5 +220,5 @@ def test_a_step_as_on_tensorflow_is_refused_with_what_to_write(name):
             model.compile("sgd", "mse")
         call = {"train_step": model.fit, "test_step": model.evaluate, "predict_step": model.predict}
         data = (x,) if name == "predict_step" else (x, x[:, :1])
-        with pytest.raises(sg.errors.InvalidArgumentError, match=rf"{name}\(self, state, data\)"):
+        with pytest.raises(sg.errors.InvalidArgumentError, match=rf"{name}\(self, data\), or"):
             call[name](*data, verbose=0)

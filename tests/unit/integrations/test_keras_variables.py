@@ -83,24 +83,6 @@ def test_models_go_in_and_out_of_scopes_by_saving(mirrored, tmp_path):
     assert float(np.abs(model.weights[0].value).sum()) > 0
 
 
-@pytest.fixture
-def parameter_server_strategy():
-    server = sg.distribute.Server({"ps": {0: "127.0.0.1:0"}}, "ps", 0)
-    address = server.target.removeprefix("grpc://")
-    cluster = sg.train.ClusterSpec({"ps": [address], "worker": ["127.0.0.1:1"]})
-    resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(cluster)
-    strategy = sg.distribute.ParameterServerStrategy(resolver)
-    yield strategy
-    strategy.client.close()
-    server.shutdown()
-
-
-def test_strategies_that_place_variables_elsewhere_are_refused(parameter_server_strategy):
-    strategy = parameter_server_strategy
-    with strategy.scope(), pytest.raises(NotImplementedError, match="scope of a Mirrored"):
-        dense()
-
-
 def test_variables_of_other_classes_are_refused(mirrored):
     class Special(keras.Variable):
         pass

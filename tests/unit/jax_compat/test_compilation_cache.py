@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,8 +12,8 @@ import jax.numpy as jnp
 import pytest
 from jax._src import compilation_cache, compiler
 
-from stratagem._src.control_plane.persistent_cache import enable_persistent_cache
 from stratagem._src.jax_compat.compilation_cache import ProgramFiles, cache_programs_in
+from stratagem._src.mesh.persistent_cache import enable_persistent_cache
 
 
 @pytest.fixture
@@ -109,6 +111,55 @@ def test_jax_finds_programs_that_another_has_compiled(tmp_path, monkeypatch):
         jax._src.monitoring.unregister_event_listener(listen)
     assert programs(tmp_path)
     assert "/jax/compilation_cache/cache_hits" in events
+
+
+def test_the_size_is_bounded_also_in_a_process_that_writes_much(tmp_path):
+    files = ProgramFiles(tmp_path, max_bytes=5_000)
+    for number in range(40):
+        files.put(str(number), b"x" * 900)
+    assert sum(path.stat().st_size for path in programs(tmp_path)) <= 5_000
+    assert files.get("39")
+
+
+_STEP = """
+import jax, jax.numpy as jnp
+import stratagem as sg
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+step = sg.function(lambda: strategy.reduce("SUM", strategy.run(lambda: jnp.arange(3.0) * 2)))
+print(step().tolist(), events.count("/jax/compilation_cache/cache_hits") > 0)
+"""
+
+
+def _run_step(folder, **environment):
+    environment = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(folder), **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", _STEP], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def test_a_second_process_loads_the_programs_of_the_first(tmp_path):
+    assert _run_step(tmp_path)[0] == "[0.0, 4.0, 8.0] False"
+    assert programs(tmp_path)
+    assert _run_step(tmp_path) == ("[0.0, 4.0, 8.0] True", "")
+
+
+def test_the_cache_can_be_turned_off(tmp_path):
+    _run_step(tmp_path, JAX_ENABLE_COMPILATION_CACHE="0")
+    assert not programs(tmp_path)
+
+
+def test_a_folder_chosen_for_the_cache_of_jax_is_left_to_jax(tmp_path):
+    chosen = tmp_path / "chosen"
+    _run_step(
+        tmp_path,
+        JAX_COMPILATION_CACHE_DIR=str(chosen),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+    )
+    assert not programs(tmp_path)
+    assert list(chosen.iterdir())
 
 
 @pytest.mark.usefixtures("_jax_as_before")

@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from stratagem._src.jax_compat import cpu_collectives, distributed_runtime, xla_flags
+from stratagem._src.jax_compat import (
+    concrete_array,
+    cpu_collectives,
+    distributed_runtime,
+    xla_flags,
+)
 from stratagem._src.jax_compat.running_backends import running_backends
 
 
@@ -62,3 +67,14 @@ def test_a_profile_goes_through_files(without):
     recorded = module.end_session(session)
     assert list(jax.profiler.ProfileData.from_serialized_xspace(recorded).planes)
     assert not session.exists()
+
+
+def test_an_array_is_freed_from_its_device(without):
+    there = jax.device_put(jnp.arange(2), jax.devices()[0])
+    module = without("jax._src.array", copy_of="concrete_array")
+    for uncommitted in (concrete_array.uncommitted, module.uncommitted):
+        made = uncommitted(there)
+        assert there.committed
+        assert not made.committed
+        assert made.tolist() == [0, 1]
+    assert module.uncommitted(made) is made

@@ -1,3 +1,5 @@
+import sys
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -76,17 +78,33 @@ def test_it_runs_once_for_each_run_of_the_program_also_in_a_loop():
     assert calls == [[1], [2], [3]] * 2
 
 
+def test_jax_calls_the_program_without_python_of_its_own():
+    name = registered("test_fast", lambda operands, results: results[0].fill(1))
+    program = jax.jit(lambda x: call_host(name, [shape_of(x)], x))
+    x = jnp.zeros(2)
+    assert "has_side_effect = true" in program.lower(x).as_text()
+    program(x)
+    frames = []
+    sys.setprofile(lambda frame, event, _: frames.append(frame.f_code.co_filename))
+    try:
+        program(x)
+    finally:
+        sys.setprofile(None)
+    assert not [path for path in frames if "pjit" in path]
+
+
 def test_what_goes_wrong_is_an_error_of_the_program():
     name = registered("test_problem", lambda operands, results: "no bread today")
+    program = jax.jit(lambda x: call_host(name, [shape_of(x)], x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="no bread today"):
-        jax.block_until_ready(call_host(name, [shape_of(jnp.ones(2))], jnp.ones(2)))
+        program(jnp.ones(2))
 
     def raises(operands, results):
         raise KeyError("butter")
 
     name = registered("test_problem", raises)
     with pytest.raises(jax.errors.JaxRuntimeError, match="butter"):
-        jax.block_until_ready(call_host(name, [shape_of(jnp.ones(2))], jnp.ones(2)))
+        program(jnp.ones(2))
 
 
 def test_empty_arrays():
@@ -94,7 +112,7 @@ def test_empty_arrays():
         assert operands[0].size == results[0].size == 0
 
     name = registered("test_empty", check)
-    [result] = call_host(name, [jax.ShapeDtypeStruct((0, 3), np.float32)], jnp.zeros((0, 3)))
+    [result] = jax.jit(lambda x: call_host(name, [shape_of(x)], x))(jnp.zeros((0, 3)))
     assert result.shape == (0, 3)
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, PartitionSpec
 
-from stratagem._src.jax_compat.tracing import all_equations
 from stratagem._src.jaxpr.transposed_dots import remove_transposed_dots
+from stratagem._src.jaxpr.walk import all_equations
 
 
 def rewritten(fn, *args):

@@ -18,7 +18,6 @@ LEFT = {
     "from tensorflow.python.ops import x": "not a public module",
     "import tensorflow_probability as tfp": "tensorflow_probability.substrates.jax",
     "from tensorflow import *": "not followed",
-    "class M(tf.keras.Model):\n def train_step(self, data): pass": "train_step(self, state, data)",
     "@tf.function\ndef f(x):\n if tf.reduce_sum(x) > 0: pass": "`if` on an array",
     "@tf.function\ndef f(x):\n while tf.less(x, 1): pass": "`while` on an array",
     "@tf.function\ndef f(x):\n for row in tf.exp(x): pass": "`for` on an array",
@@ -34,6 +33,7 @@ CHECK = {
     "tf.keras.optimizers.SGD(0.1, decay=1e-6)": "have no decay",
 }
 FINE = [
+    "class M(tf.keras.Model):\n def train_step(self, data): pass",
     "tf.reduce_sum(x, keepdims=k)",
     "tf.log(x)",
     "tf.distribute.MirroredStrategy()",

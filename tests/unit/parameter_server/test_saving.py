@@ -12,7 +12,7 @@ from orbax.checkpoint import PyTreeCheckpointer
 import stratagem as sg
 from stratagem._src.parameter_server.client.remote_arrays import VariableArray
 from stratagem._src.parameter_server.server import checkpoint_service
-from stratagem._src.parameter_server.server.memory_budget import memory_budget
+from stratagem._src.parameter_server.server.checkpoint_service import memory_budget
 
 TABLE = np.arange(40, dtype=np.float32).reshape(20, 2)
 
@@ -385,7 +385,9 @@ def test_servers_must_see_the_directory(servers, tmp_path, monkeypatch):
     path = checkpoint.save(tmp_path / "ckpt")
     checkpoint.sync()
     table.assign(TABLE + 1)
-    monkeypatch.setattr(checkpoint_service, "Path", lambda path: Path("/elsewhere") / path[1:])
+    monkeypatch.setattr(
+        checkpoint_service, "checkpoint_path", lambda path: Path("/elsewhere") / path[1:]
+    )
     with pytest.raises(
         sg.errors.NotFoundError, match=r"/elsewhere.*ckpt-2.* does not exist on this one"
     ):

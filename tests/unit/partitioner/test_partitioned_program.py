@@ -236,6 +236,22 @@ PROGRAMS = {
         X,
         False,
     ),
+    "checkpointed rows": (
+        lambda s, x: jax.vjp(jax.checkpoint(lambda rows: jnp.sin(rows @ s)), x)[1](
+            jnp.ones((ROWS, 4))
+        ),
+        W,
+        X,
+        True,
+    ),
+    "checkpointed without a barrier": (
+        lambda s, x: jax.vjp(jax.checkpoint(lambda rows: jnp.sin(rows @ s), prevent_cse=False), x)[
+            1
+        ](jnp.ones((ROWS, 4))),
+        W,
+        X,
+        True,
+    ),
     "mean of integers": (
         lambda s, x: (x.sum() // 3, x.astype(jnp.int8).sum()),
         None,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem._src.partitioner.threefry import random_words
+from stratagem._src.partitioner.deferred_random_bits import random_words
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 24), (5, 7), (11, 1), (6, 12)])

@@ -1,5 +1,7 @@
 """``ParameterServerStrategy`` in the coordinator: the cluster, where variables go, how it travels."""
 
+import json
+
 import cloudpickle
 import numpy as np
 import pytest
@@ -162,6 +164,53 @@ def test_arguments_that_do_not_fit(servers):
     resolver = sg.distribute.cluster_resolver.SimpleClusterResolver(cluster)
     with pytest.raises(ValueError, match="variable_partitioner must be a partitioner"):
         sg.distribute.ParameterServerStrategy(resolver, variable_partitioner=2)
+
+
+@pytest.fixture
+def tf_config(monkeypatch):
+    def set_config(cluster, job, index=0):
+        config = {"cluster": cluster, "task": {"type": job, "index": index}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+    return set_config
+
+
+def test_without_a_resolver_it_reads_tf_config(servers, tf_config):
+    cluster = {"chief": ["127.0.0.1:1"], "ps": servers, "worker": ["127.0.0.1:2"]}
+    tf_config(cluster, "chief")
+    sg.distribute.Server.serve_task()  # returns: this is the chief
+    strategy = sg.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        v = sg.Variable(2.0)
+    assert v.numpy() == 2.0
+    assert strategy.cluster_resolver.task_type == "chief"
+    strategy.client.close()
+
+
+def test_without_a_cluster_it_says_how_to_start(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(ValueError, match=r"from TF_CONFIG, .*`stratagem run --chief"):
+        sg.distribute.ParameterServerStrategy()
+
+
+def test_a_worker_is_told_to_serve(tf_config):
+    tf_config({"chief": ["c:1"], **ONE_OF_EACH}, "worker")
+    with pytest.raises(ValueError, match=r"this task is worker 0\. Call .*serve_task\(\) before"):
+        sg.distribute.ParameterServerStrategy()
+
+
+def test_a_task_serves_until_it_is_shut_down_and_exits(tf_config, monkeypatch):
+    tf_config({"ps": ["127.0.0.1:0"], "worker": ["w:1"]}, "ps")
+    joined = []
+
+    def join(server):
+        joined.append(server.server_def.job_name)
+        server.shutdown()
+
+    monkeypatch.setattr(sg.distribute.Server, "join", join)  # else it waits for the job's end
+    with pytest.raises(SystemExit) as exit_:
+        sg.distribute.Server.serve_task()
+    assert (exit_.value.code, joined) == (0, ["ps"])
 
 
 def test_the_experimental_name_is_the_same():

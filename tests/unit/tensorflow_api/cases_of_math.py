@@ -12,6 +12,8 @@ J = np.array([[2, 3, -2], [3, 3, 4]], np.int32)
 B = np.array([[True, False, True], [False, False, True]])
 C = np.array([1 + 2j, -3 + 0.5j], np.complex64)
 ODD = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.5, -2.5, 0.5], np.float32)
+# Where a derivative jumps, frameworks choose different ones.
+KINKS = np.array([-2.0, -1.0, 0.0, -0.0, 1.0, 6.0, 7.0], np.float32)
 EMPTY = np.zeros((0, 3), np.float32)
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7
 
@@ -212,4 +214,9 @@ CASES = [
     case("math.softmax", F, gradient=True),
     case("math.log_softmax", F, axis=0, gradient=True),
     case("math.softmax", I),
+    *[case(name, KINKS, gradient=True) for name in ("abs", "square", "math.softplus")],
+    *[case(name, KINKS, KINKS[::-1], gradient=True) for name in ("maximum", "minimum")],
+    *[case(name, KINKS, np.zeros(7, np.float32), gradient=True) for name in ("maximum", "minimum")],
+    case("maximum", np.zeros((), np.float32), KINKS, gradient=True),
+    case("clip_by_value", KINKS, 0.0, 6.0, gradient=True),
 ]

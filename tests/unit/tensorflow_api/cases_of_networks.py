@@ -8,6 +8,7 @@ KERNEL = np.cos(np.arange(3 * 2 * 2 * 3)).astype(np.float32).reshape(3, 2, 2, 3)
 SEQUENCE = np.sin(np.arange(2 * 7 * 2)).astype(np.float32).reshape(2, 7, 2)
 LINE = np.cos(np.arange(3 * 2 * 2)).astype(np.float32).reshape(3, 2, 2)
 VOLUME = np.sin(np.arange(1 * 4 * 4 * 4 * 1)).astype(np.float32).reshape(1, 4, 4, 4, 1)
+KINKS = np.array([-1.0, 0.0, 1.0, 6.0], np.float32)
 F = np.array([[0.5, -0.25, 0.75], [7.5, 0.9, -3.0]], np.float32)
 LABELS = np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]], np.float32)
 I = np.array([[1, -2, 9]], np.int32)  # noqa: E741
@@ -104,4 +105,20 @@ CASES = [
     case("nn.top_k", F, 2),
     case("nn.in_top_k", [0, 2], F, 1),
     case("nn.zero_fraction", F),
+    *[
+        case(f"nn.{name}", KINKS, gradient=True)
+        for name in ("relu", "relu6", "elu", "selu", "leaky_relu", "softplus")
+    ],
+    case(
+        "nn.sigmoid_cross_entropy_with_logits",
+        labels=np.ones(4, np.float32),
+        logits=KINKS,
+        gradient=True,
+    ),
+    case(
+        "nn.sigmoid_cross_entropy_with_logits",
+        labels=np.zeros(4, np.float32),
+        logits=KINKS,
+        gradient=True,
+    ),
 ]

@@ -161,3 +161,47 @@ def test_a_watched_variable_that_a_compiled_branch_reads_after_assigning_it():
 
     with pytest.raises(VariableError, match="after the branch has assigned it"):
         differentiate(tf.constant(True))
+
+
+def test_eager_loops_over_elements_use_variables_and_values():
+    factor, calls = tf.Variable(2.0), tf.Variable(0)
+
+    def evens(x):
+        calls.assign_add(1)
+        return x * factor if int(x) % 2 == 0 else tf.zeros_like(x)
+
+    with tf.GradientTape() as tape:
+        y = tf.map_fn(evens, tf.constant([2.0, 3.0, 4.0]))
+        total = tf.scan(lambda a, x: a + x * factor, y, initializer=0.0)[-1]
+    assert y.tolist() == [4.0, 0.0, 8.0]
+    assert int(calls) == 3
+    assert float(total) == 24.0
+    assert float(tape.gradient(total, factor)) == 24.0
+    assert [r.tolist() for r in tf.map_fn(lambda x: (x, x * factor), [1.0, 2.0])] == [
+        [1, 2],
+        [2, 4],
+    ]
+    assert tf.scan(lambda a, x: a - x * factor, [1.0, 2.0], reverse=True).tolist() == [0.0, 2.0]
+    assert float(tf.foldl(lambda a, x: a + x * factor, [1.0, 2.0])) == 5.0
+
+
+def test_eager_loops_without_elements_say_what_they_cannot_do():
+    v = tf.Variable(2.0)
+    with pytest.raises(tf.errors.ContextError, match="is read inside"):
+        tf.map_fn(lambda x: x * v, tf.zeros([0]))
+
+
+@BOTH
+def test_a_bounded_while_loop_has_gradients(run):
+    v = tf.Variable(1.5)
+
+    @run
+    def compute(n):
+        with tf.GradientTape() as tape:
+            i, y = tf.while_loop(
+                lambda i, y: i < n, lambda i, y: (i + 1, y * v), (0, 1.0), maximum_iterations=5
+            )
+        return i, y, tape.gradient(y, v)
+
+    assert [float(x) for x in compute(tf.constant(3))] == [3.0, 1.5**3, 3 * 1.5**2]
+    assert [float(x) for x in compute(tf.constant(9))] == [5.0, 1.5**5, 5 * 1.5**4]

@@ -253,3 +253,24 @@ def test_bytes_keep_their_zeros():
     assert tf.constant([b"a\0", b"b"]).tolist() == [b"a\0", b"b"]
     assert tf.constant(b"a\0").numpy() == b"a\0"
     assert tf.constant([b"a\0", b"b"])[0].numpy() == b"a\0"
+
+
+@pytest.mark.parametrize(
+    ("op", "result", "dtype", "accepted"),
+    [
+        ("numpy_function", np.array([1.5]), tf.float32, False),
+        ("numpy_function", np.array([1]), tf.int64, True),
+        ("numpy_function", [1, 2], tf.int32, True),
+        ("py_function", np.array([1.5]), tf.int32, False),
+        ("py_function", np.array([1.5]), tf.float32, True),
+        ("py_function", np.array([300]), tf.int8, False),
+        ("py_function", np.array([100]), tf.int8, True),
+    ],
+)
+def test_results_of_functions_on_the_host_keep_their_values(op, result, dtype, accepted):
+    call = getattr(tf, op)
+    if accepted:
+        np.testing.assert_array_equal(call(lambda: result, [], dtype), result)
+    else:
+        with pytest.raises(TypeError, match=f"func of tf.{op} must return"):
+            call(lambda: result, [], dtype)

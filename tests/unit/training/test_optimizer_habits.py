@@ -32,6 +32,20 @@ def test_arguments_of_apply_gradients(optimizer, w):
     assert float(w) == 1
 
 
+def test_gradients_that_the_replicas_have_summed():
+    strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        w = sg.Variable(0.0)
+    optimizer = sg.train.Optimizer(optax.sgd(1.0))
+
+    def step():
+        summed = sg.distribute.get_replica_context().all_reduce("SUM", jnp.float32(1.0))
+        optimizer.apply_gradients([(summed, w)], skip_gradients_aggregation=True)
+
+    sg.function(lambda: strategy.run(step))()
+    assert float(w) == -2.0
+
+
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [

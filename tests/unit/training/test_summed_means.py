@@ -93,3 +93,32 @@ def test_no_warning_where_nothing_is_too_large(strategy, caplog):
 def test_other_reductions_are_refused():
     with pytest.raises(ValueError, match=r'"sum" or "mean"'):
         sg.train.Optimizer(optax.sgd(0.1), gradient_reduction="max")
+
+
+@pytest.mark.parametrize(("loss", "expected"), [(jnp.mean, 1), (sg.nn.compute_average_loss, 0)])
+def test_a_mean_is_noticed_with_a_keras_optimizer(strategy, caplog, loss, expected):
+    with strategy.scope():
+        w = sg.Variable(np.ones(2, np.float32))
+        optimizer = sg.keras.optimizers.SGD(0.01)
+
+    @sg.function
+    def step(x):
+        def replica_step(x):
+            with sg.GradientTape() as tape:
+                value = loss((x @ w.value()) ** 2)
+            optimizer.apply_gradients([(tape.gradient(value, w), w)])
+
+        strategy.run(replica_step, args=(x,))
+
+    step(ROWS)
+    warnings = [text for text in caplog.messages if "they are 2 times as large" in text]
+    assert len(warnings) == expected
+    assert "gradient_reduction" not in "".join(warnings)
+
+
+def test_fit_averages_over_the_global_batch(strategy, caplog):
+    with strategy.scope():
+        model = sg.keras.Sequential([sg.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(ROWS, ROWS[:, :1], batch_size=8, epochs=1, verbose=0)
+    assert "times as large" not in caplog.text

@@ -125,3 +125,10 @@ def test_copies(group):
 
 def test_repr():
     assert repr(PerReplica([1, "a"])) == "PerReplica:{\n  0: 1,\n  1: 'a'\n}"
+
+
+def test_a_format_with_a_precision_tells_the_fix():
+    value = PerReplica([1.0, 2.0])
+    assert f"{value}" == str(value)
+    with pytest.raises(NotAnArrayError, match=r"strategy\.reduce"):
+        f"{value:.3f}"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
 from stratagem._src.core.errors import ContextError, UnavailableError
 from stratagem._src.core.wakeup import Wakeup
 from stratagem._src.process.background import Background, BackgroundThread
@@ -42,7 +43,7 @@ class AsyncSave:
 
     def __init__(
         self,
-        path: Path,
+        path: CheckpointPath,
         write: Callable[[], None],
         abandon: Callable[[], None],
         is_superseded: Callable[[], bool],
@@ -157,7 +158,8 @@ class AsyncSave:
     def is_in(self, directory: str) -> bool:
         """Returns whether ``directory`` contains the save's directory and another thread writes it."""
         return (
-            threading.get_ident() != self._written_in
+            isinstance(self.path, Path)
+            and threading.get_ident() != self._written_in
             and os.path.commonpath([directory, os.path.realpath(self.path)]) == directory
         )
 
@@ -194,7 +196,7 @@ def _wait_before_removal(event: str, arguments: tuple[Any, ...]) -> None:
                 save.wait()
 
 
-def wait_for_saves(directory: Path | None = None) -> None:
+def wait_for_saves(directory: CheckpointPath | None = None) -> None:
     """Waits for the pending saves of this process.
 
     Args:

@@ -8,12 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from stratagem._src.checkpoint.async_save import AsyncSave
 from stratagem._src.checkpoint.collective_commit import CollectiveCommit
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath, checkpoint_path
 from stratagem._src.checkpoint.format.reader import open_checkpoint
 from stratagem._src.checkpoint.format.saved_state import SavedCheckpoint
 from stratagem._src.checkpoint.format.tree_metadata import array_key
-from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects, Keys, named_objects
+from stratagem._src.checkpoint.objects import (
+    COUNTER,
+    CheckpointObjects,
+    Keys,
+    is_object,
+    named_objects,
+)
 from stratagem._src.checkpoint.optimizer_saving import (
     known_variables,
     local_values,
@@ -60,14 +69,15 @@ class Checkpoint:
             gets what was saved as the root, such as the model of a SavedModel.
         **objects: Variables, ``Optimizer`` objects, metrics, iterators of datasets, the loop of an elastic
             function, Keras layers, models, optimizers and metrics, objects of ``flax.nnx``, arrays, Python
-            numbers, or structures of them, by name. Keras objects must be built before they are saved; an
-            unbuilt one is restored when it is built. Optimizer state on parameter servers is saved for the
-            variables given here. The objects are also attributes of the Checkpoint, and more can be
-            assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced when they are restored: read
-            them from the Checkpoint.
+            numbers, other Checkpoints, or structures of them, by name. Keras objects must be built before
+            they are saved; an unbuilt one is restored when it is built. Optimizer state on parameter
+            servers is saved for the variables given here. The objects are also attributes of the
+            Checkpoint, and more can be assigned: ``checkpoint.epoch = 3``. Arrays and numbers are replaced
+            when they are restored: read them from the Checkpoint.
 
     Raises:
-        InvalidArgumentError: If an object is of another kind, or two have the same name.
+        InvalidArgumentError: If an object is of another kind, two have the same name, or a Checkpoint
+            contains itself.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -94,11 +104,22 @@ class Checkpoint:
         self._take(objects if root is None else {"root": root, **objects}, allows_unbuilt=True)
 
     def _take(self, given: Mapping[str, Any], *, allows_unbuilt: bool = False) -> None:
-        found = named_objects(given, allows_unbuilt=allows_unbuilt)
+        found = named_objects(_expanded(given, [self]), allows_unbuilt=allows_unbuilt)
         self._given = dict(given)
         self._objects = found
         for name, variable in found.variables.items():
             variable.take_name(name)
+
+    def _put(self, restored: Mapping[str, Any]) -> None:
+        """Takes the restored arrays and numbers, also in Checkpoints that this one contains."""
+        structure: Any
+        leaves, structure = jax.tree.flatten(self._given, is_leaf=_is_part)
+        values = structure.flatten_up_to(restored)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Checkpoint):
+                leaf._put(values[place])
+                values[place] = leaf
+        self._take(jax.tree.unflatten(structure, values), allows_unbuilt=True)
 
     def __getattr__(self, name: str) -> Any:
         given = self.__dict__.get("_given", {})
@@ -146,7 +167,7 @@ class Checkpoint:
         Raises:
             ContextError: In a replica or a compiled function.
         """
-        return self._save(Target(Path(file_prefix), after=self._saves_so_far()), options)
+        return self._save(Target(checkpoint_path(file_prefix), after=self._saves_so_far()), options)
 
     def write(
         self, file_prefix: str | os.PathLike[str], options: CheckpointOptions | None = None
@@ -155,11 +176,11 @@ class Checkpoint:
 
         It does not change ``save_counter``, nor save it. See ``save``.
         """
-        return self._save(Target(Path(file_prefix), is_exact=True), options)
+        return self._save(Target(checkpoint_path(file_prefix), is_exact=True), options)
 
     def save_numbered(
         self,
-        prefix: Path,
+        prefix: CheckpointPath,
         number: int | None,
         options: CheckpointOptions | None,
         then: Callable[[], None],
@@ -233,7 +254,9 @@ class Checkpoint:
         Arrays in the checkpoint that no object matches are ignored. Everything is checked first, on all
         workers and servers: if this raises one of the following errors, nothing has changed. The state of
         an optimizer that has not taken a step yet is checked as far as its variables are known, otherwise
-        at its first step. An unbuilt Keras object is checked and restored on its first call or step.
+        at its first step. The variables that an unbuilt Keras object has already, such as an optimizer's
+        iterations and learning rate, are restored with everything else, and the others on its first call
+        or step.
 
         Args:
             save_path: A path that ``save`` returned; a directory that Orbax wrote; one in our format
@@ -272,22 +295,23 @@ class Checkpoint:
         self.sync()
         commit = self._commit("restoring a checkpoint")
         changes: list[Change] = []
-        left: list[str] = []
+        statuses: list[RestoreStatus] = []
 
         def check() -> int | None:
             if save_path is None:
                 return None
-            path = Path(save_path)
+            path = checkpoint_path(save_path)
             saved: SavedCheckpoint
             objects = self._objects
-            if is_tensorflow_checkpoint(path):
-                saved = matched = MatchedCheckpoint(path, self._given, objects)
+            if isinstance(path, Path) and is_tensorflow_checkpoint(path):
+                given = _expanded(self._given, [self])
+                saved = matched = MatchedCheckpoint(path, given, objects)
                 objects = matched.objects
             else:
                 saved = open_checkpoint(path, commit.worker)
-            staged, unused = stage_all(objects, saved, path, commit.num_workers)
-            changes.extend(staged)
-            left.extend(unused)
+            staged = stage_all(objects, saved, path, commit.num_workers)
+            changes.extend(staged.changes)
+            statuses.append(RestoreStatus(staged.unused, staged.deferred))
             if with_counter and COUNTER in saved.names:
                 number = int(saved.array(COUNTER).read())
                 changes.append(lambda: self._set_count(number))
@@ -314,12 +338,12 @@ class Checkpoint:
             # A single C call: an interrupt cannot come before it takes effect. A Python call here would
             # let one in, and leave the thread marked as restoring.
             _restoring.discard(thread)
-            self._take(self._objects.structure(), allows_unbuilt=True)
+            self._put(self._objects.structure())
         if save_path is not None:
             for value in self._objects.plain.values():
                 if isinstance(value, IteratorPosition):
                     value.note_restored(self._variables_here)
-        return RestoreStatus(None if save_path is None else left)
+        return statuses[0] if statuses else RestoreStatus(None)
 
     # --- contents -----------------------------------------------------------------------------------
 
@@ -333,7 +357,7 @@ class Checkpoint:
                 f"because {shown} is sharded over the workers)"
             )
         commit = self._commit("saving a checkpoint")
-        commit.detach_unless_all_arrive(os.path.abspath(target.prefix))
+        commit.detach_unless_all_arrive(str(target.prefix.absolute()))
         return commit
 
     def _collective_names(self) -> list[str]:
@@ -380,6 +404,26 @@ class Checkpoint:
         optimizers = {name: known_variables(name, objects) for name in objects.optimizers}
         is_behind = any(variable.expects_value for variable in objects.variables.values())
         return Contents(values, remote, {"optimizers": optimizers}, is_behind)
+
+
+def _is_part(value: PyTree) -> bool:
+    return isinstance(value, Checkpoint) or is_object(value)
+
+
+def _expanded(given: Mapping[str, Any], within: list[Checkpoint]) -> dict[str, Any]:
+    """Returns objects with a dictionary of its objects in place of each Checkpoint."""
+
+    def expand(value: PyTree) -> PyTree:
+        if not isinstance(value, Checkpoint):
+            return value
+        if any(value is outer for outer in within):
+            raise InvalidArgumentError(
+                f"A Checkpoint cannot contain itself, got one that holds {sorted(value._given)} inside "
+                "itself. Pass the objects that it holds instead."
+            )
+        return _expanded(value._given, [*within, value])
+
+    return {name: jax.tree.map(expand, one, is_leaf=_is_part) for name, one in given.items()}
 
 
 _restoring: set[int] = set()

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from stratagem._src.checkpoint.async_save import wait_for_saves
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath, checkpoint_path
 from stratagem._src.checkpoint.format.directories import numbered
-from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE
+from stratagem._src.checkpoint.format.object_path import ObjectPath
+from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE, STEP_METADATA_FILE
 from stratagem._src.checkpoint.tensorflow.locations import (
     STATE_FILE,
     latest_in_state_file,
     saved_time,
 )
 
-__all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint", "make_latest"]
+__all__ = ["checkpoints_iterator", "complete_checkpoints", "latest_checkpoint"]
 
 _POLL_INTERVAL_SECONDS = 1.0
 
 
-def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tuple[int, Path]]:
+def complete_checkpoints(
+    directory: CheckpointPath, prefix: str | None = None
+) -> list[tuple[int, CheckpointPath]]:
     """Returns the checkpoints in a directory, oldest first, each with its save time in ns.
 
     Args:
@@ -31,20 +35,25 @@ def complete_checkpoints(directory: Path, prefix: str | None = None) -> list[tup
     """
     found = []
     for number, path in numbered(directory, prefix):
-        with contextlib.suppress(OSError):
-            found.append(((path / METADATA_FILE).stat().st_mtime_ns, number, path))
+        saved = _saved_time(path)
+        if saved is not None:
+            found.append((saved, number, path))
     return [(time, path) for time, _, path in sorted(found)]
 
 
-def make_latest(new: Path, directory: Path) -> None:
-    """Sets the time of an unpublished checkpoint after those of all checkpoints in a directory.
-
-    The clock alone is not enough: it may have been set back.
-    """
-    own = new / METADATA_FILE
-    last = max((time for time, _ in complete_checkpoints(directory)), default=0)
-    if own.stat().st_mtime_ns <= last:
-        os.utime(own, ns=(last + 1, last + 1))
+def _saved_time(path: CheckpointPath) -> int | None:
+    """Returns when a checkpoint was saved, in ns; ``None`` if it is not complete."""
+    if isinstance(path, ObjectPath):
+        # Stores note times in whole seconds only.
+        try:
+            contents = (path / STEP_METADATA_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
+        is_complete = (path / METADATA_FILE).exists()
+        return int(json.loads(contents)["commit_timestamp_nsecs"]) if is_complete else None
+    with contextlib.suppress(OSError):
+        return (path / METADATA_FILE).stat().st_mtime_ns
+    return None
 
 
 def latest_checkpoint(
@@ -64,9 +73,10 @@ def latest_checkpoint(
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
     True
     """
-    wait_for_saves(Path(checkpoint_dir))
-    found = complete_checkpoints(Path(checkpoint_dir))[-1:]
-    theirs = latest_in_state_file(Path(checkpoint_dir), latest_filename or STATE_FILE)
+    directory = checkpoint_path(checkpoint_dir)
+    wait_for_saves(directory)
+    found = complete_checkpoints(directory)[-1:]
+    theirs = latest_in_state_file(directory, latest_filename or STATE_FILE)
     if theirs is not None:
         found.append((saved_time(theirs), theirs))
     return str(max(found)[1]) if found else None

@@ -7,12 +7,19 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from stratagem._src.checkpoint.async_save import wait_for_saves
 from stratagem._src.checkpoint.checkpoint import Checkpoint
-from stratagem._src.checkpoint.format.directories import remove_directory, remove_leftovers
+from stratagem._src.checkpoint.format.checkpoint_directories import (
+    remove_checkpoint,
+    remove_leftovers,
+)
+from stratagem._src.checkpoint.format.checkpoint_path import (
+    CheckpointPath,
+    checkpoint_path,
+    write_atomically,
+)
 from stratagem._src.checkpoint.locating import complete_checkpoints
 from stratagem._src.checkpoint.options import CheckpointOptions
 from stratagem._src.checkpoint.tensorflow.locations import latest_in_state_file
@@ -77,6 +84,7 @@ class CheckpointManager:
             )
         self._checkpoint = checkpoint
         self._directory = os.fspath(directory)
+        self._path = checkpoint_path(directory)
         self._max_to_keep = max_to_keep
         self._keep_every = keep_checkpoint_every_n_hours
         self._name = checkpoint_name
@@ -86,7 +94,7 @@ class CheckpointManager:
         self._last_step: int | None = None
         self._before_saves: list[Callable[[], None]] = []
         self._after_saves: list[Callable[[str], None]] = []
-        self._permanent = _PermanentCheckpoints(Path(directory) / f".{checkpoint_name}.kept.json")
+        self._permanent = _PermanentCheckpoints(self._path / f".{checkpoint_name}.kept.json")
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -109,7 +117,7 @@ class CheckpointManager:
 
         Waits for a pending save.
         """
-        wait_for_saves(Path(self._directory))
+        wait_for_saves(self._path)
         return [str(path) for _, path in self._managed()]
 
     @property
@@ -121,7 +129,7 @@ class CheckpointManager:
         paths = self.checkpoints
         if paths:
             return paths[-1]
-        theirs = latest_in_state_file(Path(self._directory))
+        theirs = latest_in_state_file(self._path)
         return None if theirs is None else str(theirs)
 
     def save(
@@ -148,7 +156,7 @@ class CheckpointManager:
             if step - self._last_step < self._interval:
                 return None
         number = None if checkpoint_number is None else int(checkpoint_number)
-        prefix = Path(self._directory) / self._name
+        prefix = self._path / self._name
         for prepare in self._before_saves:
             prepare()
         path = self._checkpoint.save_numbered(prefix, number, options, self._remove_old)
@@ -185,21 +193,21 @@ class CheckpointManager:
         """Waits until the last save is on disk. See ``Checkpoint.sync``."""
         self._checkpoint.sync()
 
-    def _managed(self) -> list[tuple[int, Path]]:
+    def _managed(self) -> list[tuple[int, CheckpointPath]]:
         kept = self._permanent.names()
-        found = complete_checkpoints(Path(self._directory), self._name)
+        found = complete_checkpoints(self._path, self._name)
         return [(saved, path) for saved, path in found if path.name not in kept]
 
     def _remove_old(self) -> None:
         # An error here must not fail the save, whose checkpoint is complete. The next save tries again.
         with contextlib.suppress(OSError):
-            remove_leftovers(Path(self._directory))
+            remove_leftovers(self._path)
             if self._max_to_keep is not None:
                 for saved, path in self._managed()[: -self._max_to_keep]:
                     if not self._keep_permanently(saved, path):
-                        remove_directory(path)
+                        remove_checkpoint(path)
 
-    def _keep_permanently(self, saved: int, path: Path) -> bool:
+    def _keep_permanently(self, saved: int, path: CheckpointPath) -> bool:
         if self._keep_every is None:
             return False
         if saved - self._permanent.last_time() < self._keep_every * _NANOSECONDS_PER_HOUR:
@@ -215,7 +223,7 @@ class _PermanentCheckpoints:
         path: The file. Without it, no checkpoint is permanent, and the interval starts now.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: CheckpointPath) -> None:
         self._path = path
         self._begun = time.time_ns()
 
@@ -229,13 +237,11 @@ class _PermanentCheckpoints:
 
     def add(self, name: str, saved: int) -> None:
         """Adds a checkpoint."""
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps({**self._read(), name: saved}))
-        new.replace(self._path)
+        write_atomically(self._path, json.dumps({**self._read(), name: saved}).encode())
 
     def _read(self) -> dict[str, int]:
         try:
-            found = json.loads(self._path.read_text())
+            found = json.loads(self._path.read_bytes())
             return {str(name): int(saved) for name, saved in found.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}

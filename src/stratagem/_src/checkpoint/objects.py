@@ -33,7 +33,7 @@ from stratagem._src.variables.foreign_variables import (
 from stratagem._src.variables.path_names import path_name
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["CheckpointObjects", "named_objects"]
+__all__ = ["CheckpointObjects", "is_object", "named_objects"]
 
 COUNTER = "save_counter"
 
@@ -98,7 +98,7 @@ def named_objects(objects: Mapping[str, Any], *, allows_unbuilt: bool = False) -
         NotBuiltError: If a Keras object is unbuilt, and that is not allowed.
     """
     leaves_with_path, structure = jax.tree_util.tree_flatten_with_path(
-        dict(objects), is_leaf=_is_object
+        dict(objects), is_leaf=is_object
     )
     leaves = [leaf for _, leaf in leaves_with_path]
     found = CheckpointObjects({}, {}, {}, {}, {}, lambda: jax.tree.unflatten(structure, leaves))
@@ -185,7 +185,8 @@ def _keys(path: Sequence[Any]) -> Keys:
     return tuple(Key(path_name([key]), isinstance(key, jax.tree_util.SequenceKey)) for key in path)
 
 
-def _is_object(leaf: Leaf) -> bool:
+def is_object(leaf: Leaf) -> bool:
+    """Returns whether a value is saved as one object, although it may be a structure of arrays too."""
     return isinstance(leaf, (Optimizer, Metric)) or is_variable(leaf) or is_nnx_object(leaf)
 
 

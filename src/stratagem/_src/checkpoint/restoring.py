@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from stratagem._src.checkpoint.format.saved_state import SavedArray, SavedCheckpoint
+import numpy as np
+
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
+from stratagem._src.checkpoint.format.saved_state import NamedValue, SavedArray, SavedCheckpoint
 from stratagem._src.checkpoint.objects import COUNTER, CheckpointObjects
 from stratagem._src.checkpoint.optimizer_saving import OptimizerRestore
 from stratagem._src.checkpoint.saved_values import (
@@ -18,17 +21,37 @@ from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
 from stratagem._src.core.types import Leaf
 from stratagem._src.parameter_server.client.remote_arrays import VariableArray, check_held
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore
-from stratagem._src.variables.foreign_variables import trackable_variables, when_built
+from stratagem._src.variables.foreign_variables import (
+    existing_variables,
+    trackable_variables,
+    when_built,
+)
+from stratagem._src.variables.variable import Variable
 
-__all__ = ["stage_all"]
+__all__ = ["Staged", "stage_all"]
 
 _BOX_VALUE = "value"
 
 
+class Staged(NamedTuple):
+    """What a restore will do.
+
+    Attributes:
+        changes: The changes to apply.
+        unused: The names in the checkpoint that no object uses.
+        deferred: By the name of each object that is not built, the names in the checkpoint that wait for
+            its other variables; empty once they are restored.
+    """
+
+    changes: list[Change]
+    unused: list[str]
+    deferred: dict[str, set[str]]
+
+
 def stage_all(
-    objects: CheckpointObjects, saved: SavedCheckpoint, path: Path, num_workers: int
-) -> tuple[list[Change], list[str]]:
-    """Checks everything; returns the changes to apply, and the names in the checkpoint that are unused.
+    objects: CheckpointObjects, saved: SavedCheckpoint, path: CheckpointPath, num_workers: int
+) -> Staged:
+    """Checks everything and reads it.
 
     Args:
         objects: The objects to restore.
@@ -70,38 +93,79 @@ def stage_all(
     # States after variables: an optimizer's initial state may depend on the values.
     changes += [variables.load, states.load]
     changes += [change for optimizer in optimizers for change in optimizer.stage()]
-    changes += [_stage_later(name, one, saved, path) for name, one in objects.unbuilt.items()]
     used = {*names.values(), COUNTER}
+    deferred: dict[str, set[str]] = {}
+    for name, one in objects.unbuilt.items():
+        of_one, restored, deferred[name] = _stage_unbuilt(name, one, saved, path)
+        changes += of_one
+        used |= restored
+    for waiting in deferred.values():
+        waiting -= used
+        waiting &= set(saved.names)  # of TensorFlow's, some are not for variables
+    used = used.union(*deferred.values())
     unused = [name for name in saved.names if name not in used]
     unused += [name for name in saved.optimizers if name not in objects.optimizers]
-    return changes, sorted(unused)
+    return Staged(changes, sorted(unused), deferred)
 
 
-def _stage_later(name: str, unbuilt: Leaf, saved: SavedCheckpoint, path: Path) -> Change:
-    """Reads the values of an unbuilt object now, because the checkpoint may be gone when it is built."""
-    values_for = saved.deferred(name, unbuilt)
+def _stage_unbuilt(
+    name: str, unbuilt: Leaf, saved: SavedCheckpoint, path: CheckpointPath
+) -> tuple[list[Change], set[str], set[str]]:
+    """Checks the variables that an unbuilt object has already, which are restored with everything else.
+
+    The values of the others are read now, too, because the checkpoint may be gone when they are created.
+
+    Returns:
+        The changes, the names in the checkpoint that they restore, and those that wait.
+    """
+    deferred = saved.deferred(name, unbuilt)
+    present = existing_variables(unbuilt)
+    now = _fitting(name, deferred.values_for(unbuilt, present, False), present, path)
+    restored = {named.name for named in now.values()}
+    waiting = set(deferred.names) - restored
 
     # The built object is an argument, not a capture: a pending restore must not keep the object alive.
     def restore(built: Leaf) -> None:
         held = trackable_variables(built) or {}
-        values = values_for(built, held)
-        why = [
-            f"{name}/{key} {mismatch}"
-            for key, value in values.items()
-            if (mismatch := SavedVariable(held[key]).mismatch(value)) is not None
-        ]
-        if why:
-            raise InvalidArgumentError(
-                f"Objects must match the checkpoint {path} in shape and dtype: {'; '.join(why)}. Create "
-                "them as they were saved."
-            )
-        for key, value in values.items():
-            if held[key].initialized:
-                held[key].assign(value)
-            else:  # created by the function being traced, which would compute the initial value
-                held[key].initialize(value)
+        values = _fitting(name, deferred.values_for(built, held, True), held, path)
+        for key, (of, value) in values.items():
+            if of not in restored:  # the program may have changed it since
+                _set(held[key], value)
+        waiting.clear()
 
-    return lambda: when_built(unbuilt, restore)
+    def restore_now() -> None:
+        for key, (_, value) in now.items():
+            _set(present[key], value)
+        when_built(unbuilt, restore)
+
+    return [restore_now], restored, waiting
+
+
+def _fitting(
+    name: str,
+    values: Mapping[str, NamedValue],
+    held: Mapping[str, Variable],
+    path: CheckpointPath,
+) -> Mapping[str, NamedValue]:
+    """Returns the values, if they fit the variables."""
+    why = [
+        f"{name}/{key} {mismatch}"
+        for key, (_, value) in values.items()
+        if (mismatch := SavedVariable(held[key]).mismatch(value)) is not None
+    ]
+    if why:
+        raise InvalidArgumentError(
+            f"Objects must match the checkpoint {path} in shape and dtype: {'; '.join(why)}. Create "
+            "them as they were saved."
+        )
+    return values
+
+
+def _set(variable: Variable, value: np.ndarray[Any, Any]) -> None:
+    if variable.initialized:
+        variable.assign(value)
+    else:  # created by the function being traced, which would compute the initial value
+        variable.initialize(value)
 
 
 def _check_iterator_positions(name: str, saved: Sequence[SavedArray], num_workers: int) -> None:
@@ -115,7 +179,7 @@ def _check_iterator_positions(name: str, saved: Sequence[SavedArray], num_worker
 
 
 def _found_names(
-    wanted: Iterable[str], objects: CheckpointObjects, saved: SavedCheckpoint, path: Path
+    wanted: Iterable[str], objects: CheckpointObjects, saved: SavedCheckpoint, path: CheckpointPath
 ) -> dict[str, str]:
     """Returns the name of each object in the checkpoint."""
     have = set(saved.names)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -15,18 +13,26 @@ import numpy as np
 from stratagem._src.checkpoint.async_save import AsyncSave
 from stratagem._src.checkpoint.collective_commit import CollectiveCommit
 from stratagem._src.checkpoint.format.array_store import ArrayWriter, merge_parts, part_directory
+from stratagem._src.checkpoint.format.checkpoint_directories import (
+    NewCheckpoint,
+    is_visible,
+    new_checkpoint,
+    numbered_checkpoint,
+    remove_leftovers,
+)
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath, checkpoint_path
 from stratagem._src.checkpoint.format.chunks import divide_rows
-from stratagem._src.checkpoint.format.directories import NewDirectory, is_visible, remove_leftovers
 from stratagem._src.checkpoint.format.reader import worker_key
 from stratagem._src.checkpoint.format.tree_metadata import (
     METADATA_FILE,
     NUMBER,
+    STEP_METADATA_FILE,
     Key,
     Leaf,
     TreeMetadata,
     array_key,
 )
-from stratagem._src.checkpoint.locating import make_latest
+from stratagem._src.checkpoint.locating import complete_checkpoints
 from stratagem._src.checkpoint.objects import COUNTER, Keys
 from stratagem._src.checkpoint.saved_values import SavedValue, SavedVariable, ValueToSave
 from stratagem._src.core.errors import InvalidArgumentError
@@ -40,7 +46,6 @@ Array = np.ndarray[Any, Any]
 
 _MAX_SHOWN = 100
 _VISIBILITY_TIMEOUT_SECONDS = 10.0
-_STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
@@ -70,21 +75,21 @@ class Target(NamedTuple):
         is_exact: Whether the path gets no number.
     """
 
-    prefix: Path
+    prefix: CheckpointPath
     number: int | None = None
     after: int = 0
     is_exact: bool = False
 
-    def make(self) -> tuple[NewDirectory, int | None]:
+    def make(self) -> tuple[NewCheckpoint, int | None]:
         """Creates the directory, and returns it with its number, if it has one."""
         prefix = self.prefix.absolute()  # the program may chdir while the checkpoint is written
         remove_leftovers(prefix.parent)
         if self.is_exact:
-            return NewDirectory(prefix, replace=True), None
+            return new_checkpoint(prefix), None
         if self.number is None:
-            return NewDirectory.numbered(prefix, self.after)
+            return numbered_checkpoint(prefix, self.after)
         path = prefix.with_name(f"{prefix.name}-{self.number}")
-        return NewDirectory(path, replace=True), self.number
+        return new_checkpoint(path), self.number
 
 
 class _Piece(NamedTuple):
@@ -124,7 +129,7 @@ def prepare_save(
     def plan() -> Any:
         found.append(mine := _snapshot(contents))
         together = [array_key(keys) for keys, v in mine.values.items() if v.is_read_collectively]
-        return [os.path.abspath(target.prefix), mine.is_behind, _digest(mine), together]
+        return [str(target.prefix.absolute()), mine.is_behind, _digest(mine), together]
 
     plans = commit.run_on_all(plan)
     values, remote, own, _ = found[0]
@@ -135,7 +140,7 @@ def prepare_save(
     members = [k for k in same_path if not plans[k][1]] or same_path
     leader = members[0]
     is_leader = leader == commit.worker
-    directories: list[NewDirectory] = []
+    directories: list[NewCheckpoint] = []
     remote_saves: list[RemoteSave] = []
 
     def abandon() -> None:
@@ -151,23 +156,25 @@ def prepare_save(
             return None
         new, number = target.make()
         directories.append(new)
-        return [os.path.abspath(new.hidden), os.path.abspath(new.path), number, new.token]
+        return [str(new.hidden), str(new.path), number, new.token]
 
-    hidden, path, number, token = commit.run_on_all(make)[leader]
+    made = commit.run_on_all(make)[leader]
+    hidden, path = map(checkpoint_path, made[:2])
+    number, token = made[2:]
     on_servers = RemoteSave(
         {array_key(keys): array for keys, array in remote.items()} if is_leader else {},
-        Path(hidden),
+        hidden,
     )
     remote_saves.append(on_servers)
     is_alone = len(members) == 1 and not on_servers.parts
     part = "" if is_alone else str(commit.worker)
-    directory = part_directory(Path(hidden), part) if part else Path(hidden)
+    directory = part_directory(hidden, part) if part else hidden
     writer = ArrayWriter(directory, commit.send_heartbeat)
     pieces: list[_Piece] = []
 
     def snapshot() -> None:
         if not is_leader and commit.worker in members:
-            _check_shared(Path(hidden), token)
+            _check_shared(hidden, token)
         pieces.extend(_local_pieces(to_snapshot, commit.worker, members))
         on_servers.snapshot(writer)
 
@@ -211,12 +218,12 @@ def prepare_save(
         for new in directories:
             if part:
                 merge_parts(new.hidden, [*parts, *on_servers.parts])
-            _write_metadata(new.hidden, metadata, begun)
-            make_latest(new.hidden, new.path.parent)
-            new.publish()
+            last = max((saved for saved, _ in complete_checkpoints(new.path.parent)), default=0)
+            saved = max(time.time_ns(), last + 1)  # the clock may have been set back
+            new.publish(_files(metadata.in_directory(new.store), begun, saved), saved)
             then()
 
-    save = AsyncSave(Path(path), write, abandon, lambda: commit.is_superseded)
+    save = AsyncSave(path, write, abandon, lambda: commit.is_superseded)
     return save, number
 
 
@@ -231,7 +238,7 @@ def _snapshot(contents: Callable[[], Contents]) -> Contents:
     return found._replace(values=values)
 
 
-def _check_shared(hidden: Path, token: str) -> None:
+def _check_shared(hidden: CheckpointPath, token: str) -> None:
     """Checks that this worker sees the leader's directory; otherwise its share would be lost.
 
     Raises:
@@ -293,21 +300,17 @@ def _write(writer: ArrayWriter, pieces: list[_Piece], on_servers: RemoteSave) ->
     return writer.finish()
 
 
-def _write_metadata(directory: Path, metadata: TreeMetadata, begun: int) -> None:
+def _files(metadata: TreeMetadata, begun: int, saved: int) -> dict[str, bytes]:
+    """Returns the contents of the metadata files."""
     step = {
         "item_handlers": _HANDLER,
         "metrics": {},
         "performance_metrics": {},
         "init_timestamp_nsecs": begun,
-        "commit_timestamp_nsecs": time.time_ns(),
+        "commit_timestamp_nsecs": saved,
         "custom_metadata": {},
     }
-    files = {_STEP_METADATA_FILE: json.dumps(step).encode(), METADATA_FILE: metadata.encode()}
-    for name, content in files.items():
-        with (directory / name).open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    return {STEP_METADATA_FILE: json.dumps(step).encode(), METADATA_FILE: metadata.encode()}
 
 
 def _digest(contents: Contents) -> str:

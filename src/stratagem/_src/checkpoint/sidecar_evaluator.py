@@ -6,12 +6,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stratagem._src.checkpoint.checkpoint import Checkpoint
+from stratagem._src.checkpoint.format.checkpoint_path import checkpoint_path
 from stratagem._src.checkpoint.locating import checkpoints_iterator
 from stratagem._src.core.errors import DataLossError, NotFoundError
 from stratagem._src.telemetry.summary import recording
@@ -94,8 +94,9 @@ class SidecarEvaluator:
         ):
             if not self._restore(path):
                 continue
-            step = _number_of(path) if self._step is None else int(np.asarray(self._step))
             numbers = {name: float(np.asarray(v)) for name, v in self._evaluate().items()}
+            # After the evaluation, which may build what the variable belongs to.
+            step = _number_of(path) if self._step is None else int(np.asarray(self._step))
             self._record(numbers, step)
             found[step] = numbers
             number += 1
@@ -109,9 +110,8 @@ class SidecarEvaluator:
         try:
             self._checkpoint.restore(path).expect_partial()
         except (DataLossError, NotFoundError, OSError) as error:
-            gone = (
-                "was removed meanwhile" if not Path(path).exists() else f"cannot be read: {error}"
-            )
+            is_there = checkpoint_path(path).is_dir()
+            gone = f"cannot be read: {error}" if is_there else "was removed meanwhile"
             _log.warning("skipping %s: it %s", path, gone)
             return False
         return True

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Collection, Sequence
 
-from stratagem._src.cli import doctor, island_server, migrate, run, timeline, top
+from stratagem._src.cli import doctor, island_server, migrate, run, timeline, top, view
 from stratagem._src.cluster.errors import RendezvousError
 from stratagem._src.core.errors import StratagemError, UnavailableError
 from stratagem._src.core.terminal_text import printable
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="command")
     run.add_command(commands)
     top.add_command(commands)
+    view.add_command(commands)
     timeline.add_command(commands)
     doctor.add_command(commands)
     migrate.add_command(commands)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import select
 import shutil
 import sys
-from typing import TYPE_CHECKING
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from stratagem._src.cli.keyboard import Keyboard
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.telemetry.monitoring.dashboard_client import DashboardClient
@@ -17,7 +20,15 @@ from stratagem._src.telemetry.monitoring.text_view import text_view
 if TYPE_CHECKING:
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-__all__ = ["add_command"]
+__all__ = ["Keyboard", "add_command"]
+
+
+try:
+    import termios
+    import tty
+except ImportError:  # Windows has neither; there only Ctrl-C ends a view
+    termios = tty = None  # type: ignore[assignment]
+
 
 _POLL_INTERVAL = 1.0
 _ALTERNATE_SCREEN, _MAIN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -85,3 +96,52 @@ def _top(link: str) -> int:
         sys.stdout.flush()
     print(text_view(view, shutil.get_terminal_size().columns))
     return 0
+
+
+class Keyboard:
+    """Reads keys while it is open, and restores the terminal's settings afterwards.
+
+    Without a terminal as standard input, no key is ever pressed.
+    """
+
+    def __init__(self) -> None:
+        self._settings: list[Any] | None = None
+        self._file = -1
+
+    def __enter__(self) -> Keyboard:
+        if termios is not None and sys.stdin is not None and sys.stdin.isatty():
+            self._file = sys.stdin.fileno()
+            self._settings = termios.tcgetattr(self._file)
+            tty.setcbreak(self._file)  # keys arrive at once and are not echoed; Ctrl-C still works
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._settings is not None:
+            termios.tcsetattr(self._file, termios.TCSADRAIN, self._settings)
+
+    def pressed(self, key: str, seconds: float) -> bool:
+        """Waits up to ``seconds``, and returns whether ``key`` was pressed.
+
+        Args:
+            key: A character.
+            seconds: How long to wait for it.
+        """
+        if self._settings is None:
+            time.sleep(seconds)
+            return False
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            if not select.select([self._file], [], [], max(left, 0.0))[0]:
+                return False
+            typed = os.read(self._file, 1024)  # sys.stdin would buffer keys where select sees none
+            if key.encode() in typed:
+                return True
+            if not typed:  # the terminal is gone
+                time.sleep(max(left, 0.0))
+                return False

@@ -31,21 +31,17 @@ from stratagem._src.collectives.fusible_collectives import (
 from stratagem._src.collectives.ordered_equations import evaluate_in_order
 from stratagem._src.collectives.packing import DEFAULT_PACKING, packing_of_call
 from stratagem._src.core.types import Equation, Jaxpr, Tensor
-from stratagem._src.jaxpr.inline import (
-    Constant,
-    FlatEquation,
-    FlatJaxpr,
-    Operand,
-    eliminate_dead_code,
-    map_inner_jaxprs,
-    value_of,
-)
+from stratagem._src.jax_compat.primitives import DIV, PSUM
+from stratagem._src.jaxpr.dead_code import eliminate_dead_code
+from stratagem._src.jaxpr.evaluate import value_of
+from stratagem._src.jaxpr.inline import Constant, FlatEquation, FlatJaxpr, Operand
 from stratagem._src.jaxpr.replication_analysis import (
     Body,
     ReplicationAnalysis,
     has_collectives,
     has_side_effects,
 )
+from stratagem._src.jaxpr.walk import map_inner_jaxprs
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["FusedProgram", "fuse_collectives"]
@@ -64,7 +60,7 @@ def fuse_collectives(
     """
     program = FusedProgram(group)
     inputs = [program.add_input(varying=flag) for flag in varying]
-    outputs = program.add(closed.jaxpr, closed.consts, inputs)
+    outputs = program.add(closed.jaxpr, [*map(Constant, closed.consts), *inputs])
 
     def run(*arrays: Tensor) -> list[Any]:
         # XLA drops operands of a loop that its body does not use. The token depends on all of them, so that
@@ -134,7 +130,7 @@ class FusedProgram(FlatJaxpr):
         if fusion is not None:
             return self._add_collective(fusion, eqn, scope, operands)
         # The mean of a replicated value is the value itself; to multiply and divide by the count may round.
-        if eqn.primitive.name == "div" and self._divides_by_count(operands):
+        if eqn.primitive.name == DIV and self._divides_by_count(operands):
             return [self._multiples[operands[0]]]
         return self._add_checked(eqn, scope, operands)
 
@@ -158,8 +154,8 @@ class FusedProgram(FlatJaxpr):
             traced = jax.make_jaxpr(
                 lambda x: result_if_replicated(fusion, x, eqn.params, self._group)
             )(aval)
-            results = tuple(self.add(traced.jaxpr, traced.consts, operands))
-            if fusion.name == "psum" and jnp.issubdtype(aval.dtype, jnp.inexact):
+            results = tuple(self.add(traced.jaxpr, [*map(Constant, traced.consts), *operands]))
+            if fusion.name == PSUM and jnp.issubdtype(aval.dtype, jnp.inexact):
                 self._multiples[results[0]] = operand
         self._same[key] = results
         return results

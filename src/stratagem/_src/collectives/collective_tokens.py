@@ -62,7 +62,9 @@ class CollectiveTokens:
 
     def run_on_host(self, op: CollectiveOp, arrays: Sequence[Tensor]) -> list[Any]:
         """Returns the results of a collective of our CPU backends."""
+        # The first collective waits for none: zeros have the type of a token.
         [before] = self.last or [np.zeros((1,), np.int32)]
+        # Replicas are numbered process by process, so this is the device within the process.
         device = jax.lax.axis_index(REPLICA_AXIS) % self._num_devices
         results, token = collective_in_program(op, arrays, before, device, self._num_devices)
         self.last = [token]
@@ -84,5 +86,6 @@ class CollectiveTokens:
     def _continue_after(self, values: Sequence[Tensor]) -> None:
         # All of them: XLA may compute one result of a loop without running the loop.
         passed = [value for value in values if is_supported(CollectiveOp.GATHER, value.dtype)]
+        # Otherwise the former token stays, and with it the order of what came before.
         if passed:
             self.last = [token_after(*passed)]

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.types import Equation, Jaxpr
-from stratagem._src.jax_compat.tracing import all_equations
+from stratagem._src.jax_compat.primitives import COND, WHILE
 from stratagem._src.jaxpr.replication_analysis import (
     ReplicationAnalysis,
     has_collectives,
     is_replication_check,
 )
+from stratagem._src.jaxpr.walk import all_equations
 
 __all__ = ["check_divergence"]
 
@@ -37,9 +38,9 @@ def check_divergence(jaxpr: Jaxpr, varying: Sequence[bool], num_replicas: int) -
 
 
 def _needs_check(eqn: Equation) -> bool:
-    return (
-        eqn.primitive.name in ("cond", "while") and has_collectives([eqn])
-    ) or is_replication_check(eqn)
+    return (eqn.primitive.name in (COND, WHILE) and has_collectives([eqn])) or is_replication_check(
+        eqn
+    )
 
 
 class _Check(ReplicationAnalysis):

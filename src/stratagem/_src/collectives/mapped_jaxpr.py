@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from stratagem._src.collectives.first_logical_device import on_first_logical_device
-from stratagem._src.core.types import Atom, Jaxpr
-from stratagem._src.jax_compat.tracing import mentioned_variables
-from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.core.types import Atom, Equation, Jaxpr, PyTree
+from stratagem._src.jax_compat.primitives import DEBUG_CALLBACKS
+from stratagem._src.jaxpr.walk import mentioned_variables, rewrite_equations
+from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = ["MappedInput", "MappedJaxpr"]
 
@@ -93,7 +94,7 @@ class MappedJaxpr:
         inputs = [item for item in self._inputs.values() if id(item.var) in mentioned]
         part = part.replace(invars=[item.var for item in inputs])
         if self._manual_axes == set(self._group.mesh.axis_names):
-            part = on_first_logical_device(part, self._group)
+            part = _on_first_logical_device(part, self._group)
 
         def body(blocks: list[Any]) -> list[Any]:
             local = [
@@ -115,3 +116,34 @@ class MappedJaxpr:
             check_vma=False,
         )
         return list(mapped([item.value for item in inputs]))
+
+
+def _on_first_logical_device(jaxpr: Jaxpr, group: ReplicaGroup) -> Any:
+    """Returns a replica's jaxpr whose debug callbacks run on one device of each replica.
+
+    Args:
+        jaxpr: The jaxpr. All axes of the group's mesh must be manual where it is evaluated.
+        group: The replicas.
+    """
+    axes = {name: size for name, size in group.mesh.shape.items() if name != REPLICA_AXIS}
+    if math.prod(axes.values()) == 1:
+        return jaxpr
+    return rewrite_equations(jaxpr, lambda eqn: _on_first(eqn, axes))
+
+
+def _on_first(eqn: Equation, axes: dict[Any, int]) -> Equation | None:
+    """Returns a debug callback behind a condition; ``None`` for any other equation."""
+    if eqn.primitive.name not in DEBUG_CALLBACKS:
+        return None
+
+    def call(*args: PyTree) -> None:
+        eqn.primitive.bind(*args, **eqn.params)
+
+    @jax.jit  # so that the trace has one equation
+    def call_on_first(*args: PyTree) -> None:
+        is_first = jax.lax.axis_index(tuple(axes)) == 0
+        jax.lax.cond(is_first, call, lambda *args: None, *args)
+
+    avals = [atom.aval for atom in eqn.invars]
+    traced = jax.make_jaxpr(call_on_first, axis_env=list(axes.items()))(*avals)
+    return traced.jaxpr.eqns[0].replace(invars=eqn.invars)

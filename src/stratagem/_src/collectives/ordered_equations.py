@@ -17,13 +17,16 @@ from stratagem._src.collective_backends.shared_memory.collective_op import Colle
 from stratagem._src.collective_backends.shared_memory.ffi_collectives import is_supported
 from stratagem._src.collectives.collective_tokens import CollectiveTokens
 from stratagem._src.core.types import Equation, EquationParams, Tensor
+from stratagem._src.jax_compat.primitives import REDUCE_SCATTER, collective_axes, is_dropped
 from stratagem._src.jax_compat.tracing import jax_core
-from stratagem._src.jaxpr.inline import FlatEquation, evaluate, value_of
+from stratagem._src.jaxpr.evaluate import evaluate, value_of
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.jaxpr.replication_analysis import has_collectives
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
 __all__ = ["evaluate_in_order"]
 
+# The numbers of a program begin with 0, so this one is free.
 _NEW_VALUE = -1
 
 
@@ -65,6 +68,7 @@ def _evaluate_collective(
         known[number] = _reduce_scatter_on_host(array, equation.eqn.params, tokens)
         return
     operands, results = _passable(equation.eqn.invars), _passable(equation.eqn.outvars)
+    # Nothing that a token can be attached to, such as PRNG keys alone.
     if not operands or not results:
         evaluate([equation], known)
         return
@@ -85,14 +89,15 @@ def _evaluate_collective(
 
 def _is_reduce_scatter_on_host(eqn: Equation, tokens: CollectiveTokens) -> bool:
     """Returns whether an equation is a ``psum_scatter`` of all replicas that our backends support."""
-    if eqn.primitive.name != "reduce_scatter" or eqn.params["axis_index_groups"] is not None:
+    if eqn.primitive.name != REDUCE_SCATTER or eqn.params["axis_index_groups"] is not None:
         return False
-    is_of_all = eqn.params["axis_name"] in (REPLICA_AXIS, (REPLICA_AXIS,))
+    is_of_all = collective_axes(eqn) == (REPLICA_AXIS,)
     return is_of_all and tokens.can_share(CollectiveOp.SCATTER, eqn.invars[0].aval)
 
 
 def _reduce_scatter_on_host(array: Tensor, params: EquationParams, tokens: CollectiveTokens) -> Any:
     """Returns this replica's shard of the sum of the replicas' arrays."""
+    # Our backends scatter along the first dimension only.
     dimension = params["scatter_dimension"]
     [own] = tokens.run_on_host(CollectiveOp.SCATTER, [jnp.moveaxis(array, dimension, 0)])
     return jnp.moveaxis(own, 0, dimension) if params["tiled"] else own[0]
@@ -102,6 +107,8 @@ def _with_new_operand(equation: FlatEquation, position: int) -> FlatEquation:
     """Returns an equation that takes one operand from ``_NEW_VALUE``, even if it is a literal."""
     atom, eqn = equation.eqn.invars[position], equation.eqn
     replaced = {i for i, other in enumerate(eqn.invars) if i == position or other is atom}
+    # The value of a literal is in the equation: an operand passed in its place would be ignored, and with
+    # it the token.
     if isinstance(atom, jax_core().Literal):
         [variable] = jax.make_jaxpr(lambda x: x)(atom.aval).jaxpr.invars
         eqn = eqn.replace(
@@ -118,7 +125,7 @@ def _passable(atoms: Sequence[Any]) -> dict[int, int]:
     return {
         i: atom.aval.size * np.dtype(atom.aval.dtype).itemsize
         for i, atom in enumerate(atoms)
-        if type(atom).__name__ != "DropVar"
+        if not is_dropped(atom)
         and isinstance(atom.aval, jax.core.ShapedArray)
         and is_supported(CollectiveOp.GATHER, atom.aval.dtype)
         and atom.aval.size

@@ -81,7 +81,10 @@ def plan_packs(
     packs: list[list[int]] = []
     for dtype, positions in by_dtype.items():
         total = sum(arrays[position].size for position in positions) * dtype.itemsize
+        # Rounded up, so that `num_packs` packs hold everything. At least 1: with a limit of 0, empty arrays
+        # would each get a pack.
         limit = bytes_per_pack or -(-total // num_packs) or 1
+        # An array as large as a pack gains nothing from company, and packing it would copy it.
         alone = [p for p in positions if 0 < bytes_per_pack <= arrays[p].size * dtype.itemsize]
         packs.extend([position] for position in alone)
         size = 0
@@ -94,6 +97,8 @@ def plan_packs(
                 size = 0
             packs[-1].append(position)
             size += arrays[position].size * dtype.itemsize
+    # In the order of their first arrays, which is the same in all processes: packs are sent one after the
+    # other, and processes that send different ones wait for each other for ever.
     return sorted(pack for pack in packs if pack)
 
 
@@ -203,6 +208,7 @@ def unpacked(
         start = 0
         for position in pack:
             stop = start + arrays[position].size
+            # A gathered pack is (replicas, sum of sizes), a reduced one only (sum of sizes).
             part = flat[..., start:stop]
             results[position] = part.reshape(*flat.shape[:-1], *arrays[position].shape)
             start = stop

@@ -22,17 +22,11 @@ from stratagem._src.collectives.collective_tokens import CollectiveTokens
 from stratagem._src.core.types import ArraySpec, Jaxpr, Tensor
 from stratagem._src.jax_compat.kept_results import keep_result
 from stratagem._src.jax_compat.shard_map_equation import mapped_equation
-from stratagem._src.jax_compat.tracing import all_equations, inner_jaxprs
-from stratagem._src.jaxpr.inline import (
-    FlatEquation,
-    FlatJaxpr,
-    Operand,
-    eliminate_dead_code,
-    evaluate,
-    map_inner_jaxprs,
-    value_of,
-)
+from stratagem._src.jaxpr.dead_code import eliminate_dead_code
+from stratagem._src.jaxpr.evaluate import evaluate, value_of
+from stratagem._src.jaxpr.inline import Constant, FlatEquation, FlatJaxpr, Operand
 from stratagem._src.jaxpr.replication_analysis import has_side_effects
+from stratagem._src.jaxpr.walk import all_equations, inner_jaxprs, map_inner_jaxprs
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = ["evaluate_merged"]
@@ -51,7 +45,7 @@ def evaluate_merged(
     """
     flat = FlatJaxpr(lambda eqn: any(_maps(inner, group) for inner in inner_jaxprs(eqn)))
     inputs = [flat.new_value() for _ in arrays]
-    outputs = flat.add(jaxpr, consts, inputs)
+    outputs = flat.add(jaxpr, [*map(Constant, consts), *inputs])
     known = dict(zip(inputs, arrays, strict=True))
     stages = _Stages(group)
     for equation in eliminate_dead_code(flat.equations, outputs, has_side_effects):
@@ -215,7 +209,7 @@ class _MergedBody:
         assert mapped is not None
         pairs = zip(equation.operands, mapped.in_specs, strict=True)
         operands = [self._operand(operand, spec) for operand, spec in pairs]
-        outputs = self.program.add(mapped.jaxpr, (), operands)
+        outputs = self.program.add(mapped.jaxpr, operands)
         for number, output, spec, aval in zip(
             equation.results, outputs, mapped.out_specs, mapped.jaxpr.out_avals, strict=True
         ):
@@ -242,7 +236,7 @@ class _MergedBody:
         first = jax.make_jaxpr(
             lambda x: gather_spmd(x[None], 0)[0], axis_env=[(REPLICA_AXIS, self._group.size)]
         )(aval)
-        return self.program.add(first.jaxpr, first.consts, [output])[0]
+        return self.program.add(first.jaxpr, [*map(Constant, first.consts), output])[0]
 
 
 def _is_sharded(spec: PartitionSpec) -> bool:

@@ -20,13 +20,13 @@ from stratagem._src.control_plane.generation import Generation, Member, in_order
 from stratagem._src.control_plane.join import DEFAULT_TIMEOUT_SECONDS, WorkerName
 from stratagem._src.control_plane.membership_server_process import MembershipServerProcess
 from stratagem._src.control_plane.peers import Answer, PeerService
-from stratagem._src.control_plane.persistent_cache import enable_persistent_cache
 from stratagem._src.control_plane.quorum import GiveUp, Quorum, Resume
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.jax_compat import distributed_runtime as jax_runtime
 from stratagem._src.mesh.backend_lifetime import end_backend_lifetime
 from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import name_processes
+from stratagem._src.mesh.persistent_cache import enable_persistent_cache
 from stratagem._src.process.background import Background
 from stratagem._src.transport import Credentials
 

@@ -47,6 +47,7 @@ class ValueGather:
     def next_key(self, topic: str) -> str:
         """Returns the key of the next gather of a topic."""
         with self._lock:
+            # All workers count alike, so the n-th gather of a topic has the same key everywhere.
             turn = self._counts[topic] = self._counts.get(topic, 0) + 1
         return f"{topic}/{turn}"
 
@@ -60,8 +61,11 @@ class ValueGather:
     ) -> Any:
         """Waits for the values of all workers and returns them; ``None`` if the wait is cancelled."""
         timer = SuspendAwareTimer()
+        # In short waits: in between it looks for lost workers and workers that never come here, so that the
+        # wait ends with a reason instead of a timeout.
         while (given := self._client.take(key, _POLL_SECONDS)) is None:
             if cancelled():
+                # Otherwise the others would take the value of a worker that does not wait for theirs.
                 self._client.withdraw(key)
                 return None
             self._check_wait(timer.seconds(), status, in_sequence=in_sequence)

@@ -88,6 +88,7 @@ class Watchdog:
 
     def _watch_flight(self) -> None:
         """Returns when the programs that are in flight now have finished."""
+        # Programs run in order, so the last result is available only when all before it are.
         call, result = self._called, self._last
         in_flight = SuspendAwareTimer()
         while not self._closed.wait(_POLL_SECONDS):
@@ -100,6 +101,8 @@ class Watchdog:
 
     def _watch_lost(self, loss: str) -> None:
         """Ends the process if it makes no progress while it waits for a lost worker."""
+        # A thread that executes Python is not stuck: it may be about to see the error and save a
+        # checkpoint. Only an unchanged instruction pointer says that it waits in the driver.
         still, position = SuspendAwareTimer(), self._position()
         while self.has_unfinished() and not self._closed.wait(_POLL_SECONDS):
             if (now := self._position()) != position:
@@ -115,6 +118,7 @@ class Watchdog:
     def _position(self) -> dict[int, tuple[int, int]]:
         """Returns the current instruction of the threads that launch programs, or of the main thread."""
         frames = sys._current_frames()
+        # Thread identifiers can be reused, and threads end: only those that still run count.
         threads = self._launchers & frames.keys() or {threading.main_thread().ident or 0}
         return {
             thread: (id(frame), frame.f_lasti)

@@ -18,6 +18,7 @@
     │   └── UnsupportedError (also NotImplementedError) an operation that is not supported here
     ├── TracedValueError (TypeError)           Python needed the value of a traced array
     ├── SignatureMismatchError (TypeError)     a call that does not match its input_signature
+    ├── PartitionError (ValueError)            a shape, axis or result that cannot be partitioned
     ├── InvalidArgumentError (ValueError)      an argument or an element of a dataset breaks a rule
     ├── DataLossError (RuntimeError)           a truncated or corrupt file, or an unparsable record
     ├── NotFoundError (FileNotFoundError)      a file or pattern that names nothing
@@ -105,6 +106,10 @@ class TracedValueError(StratagemError, TypeError):
 
 class SignatureMismatchError(StratagemError, TypeError):
     """A call of a compiled function that does not match the ``input_signature`` it was made with."""
+
+
+class PartitionError(StratagemError, ValueError):
+    """A shape, axis, setting or partitioner result is invalid for partitioning a variable."""
 
 
 class InvalidArgumentError(StratagemError, ValueError):

@@ -22,9 +22,19 @@ class ThreadState:
         journal: The journal of ``variables.transactions``, if there is one.
         tapes: The gradient tapes that record reads of variables, outermost first.
         is_prefetching: Whether the thread computes elements of a dataset ahead of time.
+        in_element_function: Whether the thread calls a function of ``Dataset.map`` or the like.
+        step_keys: The keys that a step, traced for many runs, got for its random numbers.
     """
 
-    __slots__ = ("is_prefetching", "journal", "state_frames", "strategy_frames", "tapes")
+    __slots__ = (
+        "in_element_function",
+        "is_prefetching",
+        "journal",
+        "state_frames",
+        "step_keys",
+        "strategy_frames",
+        "tapes",
+    )
 
     def __init__(self) -> None:
         self.strategy_frames: list[Any] = []
@@ -32,6 +42,8 @@ class ThreadState:
         self.journal: Any = None
         self.tapes: list[Any] = []
         self.is_prefetching = False
+        self.in_element_function = False
+        self.step_keys: Any = None
 
     def before_enter(self) -> None:
         """Must be called before the thread enters anything."""

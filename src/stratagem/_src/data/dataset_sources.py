@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stratagem._src.core.errors import NotFoundError
 from stratagem._src.core.types import ArrayLike, DTypeLike, ElementSpec, PyTree
+from stratagem._src.data.compressed_files import as_path
 from stratagem._src.data.dataset_base import DatasetBase
 from stratagem._src.data.sources.counter import Counter
 from stratagem._src.data.sources.generator import FromGenerator, signature_of
-from stratagem._src.data.sources.list_files import matching_files
 from stratagem._src.data.sources.random_numbers import RandomNumbers
 from stratagem._src.data.sources.tensors import Range, Tensors, TensorSlices
 from stratagem._src.data.transforms.shuffle import Shuffle
@@ -167,7 +169,23 @@ class DatasetSources(DatasetBase):
         Raises:
             NotFoundError: If no file matches.
         """
-        names = matching_files(file_pattern)
+        names = _matching_files(file_pattern)
         if shuffle is False:
             return cls._from_plan(names, name)
         return cls._from_plan(Shuffle(names, names.cardinality(), seed, True), name)
+
+
+def _matching_files(patterns: Any) -> TensorSlices:
+    """Returns a source of the sorted file names that match any of the patterns.
+
+    Raises:
+        NotFoundError: If nothing matches.
+    """
+    if hasattr(patterns, "tolist"):
+        patterns = patterns.tolist()
+    listed = patterns if isinstance(patterns, list | tuple) else [patterns]
+    texts = [as_path(pattern) for pattern in listed]
+    names = sorted({name for text in texts for name in glob.glob(text)})
+    if not names:
+        raise NotFoundError(f"No files match {', '.join(texts) or 'an empty list of patterns'}.")
+    return TensorSlices(names)

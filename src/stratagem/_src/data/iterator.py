@@ -19,7 +19,7 @@ from stratagem._src.core.errors import (
     InvalidArgumentError,
     OutOfRangeError,
 )
-from stratagem._src.core.input_kinds import DrawableIterator, Drawn, EndOfData
+from stratagem._src.core.input_kinds import NOT_DRAWN, DrawableIterator, Drawn, EndOfData
 from stratagem._src.core.thread_state import THIS_THREAD, THREADS_IN_CONTEXT
 from stratagem._src.core.types import IteratorState
 from stratagem._src.data.plan.lower import lower
@@ -29,6 +29,7 @@ from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.transforms.shard import ShardHint
 from stratagem._src.process.fork import ProcessOwner, close_in_child
+from stratagem._src.process.signal_handlers import is_raised_by_signal_handler
 
 __all__ = ["DatasetIterator", "check_no_shard_hints"]
 
@@ -174,6 +175,7 @@ class DatasetIterator(DrawableIterator):
         while self._is_busy:
             self._wait()
         self._is_busy = True
+        element, before = NOT_DRAWN, None
         try:
             if self._num_drawn >= self._next_check:
                 if self._interrupted_at is not None:
@@ -183,7 +185,7 @@ class DatasetIterator(DrawableIterator):
                 self._record_position()
                 if self._returned:
                     self._next_check = 0
-                    element = self._returned[0][0]
+                    element, before = self._returned[0]
                     # Without a call, so that an interrupt comes before or after all of it; see Drawn.
                     del self._returned[0]
                     if drawn is not None:
@@ -198,7 +200,8 @@ class DatasetIterator(DrawableIterator):
             self._end()
             raise EndOfData from None
         except BaseException as error:
-            if self._last_position is not None and not isinstance(error, Exception):
+            is_interrupt = not isinstance(error, Exception) or is_raised_by_signal_handler(error)
+            if self._last_position is not None and is_interrupt:
                 # An interrupt (Ctrl-C) can hit any part of the stream, which may then lose elements.
                 self._interrupted_at, self._next_check = self._num_drawn, 0
                 raise
@@ -211,7 +214,17 @@ class DatasetIterator(DrawableIterator):
         finally:
             self._is_busy = False
             if self._waiting:
-                self._wake()
+                # No call came before, so no other thread has drawn since.
+                position, num_drawn = self._last_position, self._num_drawn
+                try:
+                    self._wake()
+                except BaseException:
+                    # The caller does not get the element; one with a Drawn puts it back itself.
+                    if drawn is None and element is not NOT_DRAWN:
+                        if before is None:
+                            before = self._state_after(position, num_drawn - 1)
+                        self.put_back([(element, before)])
+                    raise
 
     def _resume_interrupted(self) -> None:
         """Continues after an interrupted draw at the position before it, as if it had not begun."""
@@ -333,25 +346,30 @@ class DatasetIterator(DrawableIterator):
         """
         if self._returned:
             return self._returned[0][1]
-        state = {"plan": self._description, "run": self._run.get_state()}
         # Never wait here: the drawing thread may be waiting for the one that needs the state.
         if not self._is_busy and self._interrupted_at is None:
             self._is_busy = True
             try:
-                return {**state, "stream": self._stream.get_state()}
+                return {**self._run_state(), "stream": self._stream.get_state()}
             finally:
                 self._is_busy = False
                 if self._waiting:
                     self._wake()
-        # Read before _num_drawn, so that it is never ahead of the count.
-        position = self._last_position
+        # The position is read before _num_drawn, so that it is never ahead of the count.
+        return self._state_after(self._last_position, self._num_drawn)
+
+    def _run_state(self) -> dict[str, Any]:
+        return {"plan": self._description, "run": self._run.get_state()}
+
+    def _state_after(self, position: _Position | None, num_drawn: int) -> Any:
+        """Returns the state after a number of draws, from a position recorded before."""
         if position is None:
             raise ContextError(
                 "A signal handler cannot read the state of an iterator while it interrupts next(iterator) "
                 "just after a failed draw. Set a flag in the handler, and save in the loop when the flag "
                 "is set."
             )
-        return {**state, **position.stream, "skip": self._num_drawn - position.num_drawn}
+        return {**self._run_state(), **position.stream, "skip": num_drawn - position.num_drawn}
 
     def set_state(self, state: IteratorState) -> None:
         """Continues at the position of the iterator that the state was taken from.
@@ -407,7 +425,12 @@ class DatasetIterator(DrawableIterator):
 
     def _end(self) -> None:
         self._elements = iter(())
-        self._finalizer()
+        try:
+            self._finalizer()
+        except BaseException:
+            # An interrupt (Ctrl-C): the stream may have threads still, which end with a second close.
+            self._finalizer = weakref.finalize(self, self._stream.close)
+            raise
 
 
 _BUSY_CODES = frozenset(

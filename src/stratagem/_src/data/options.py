@@ -24,6 +24,9 @@ INFINITE_CARDINALITY = -1
 UNKNOWN_CARDINALITY = -2
 
 
+_FORMER_NAMES = {"experimental_deterministic": "deterministic"}
+
+
 class AutoShardPolicy(enum.IntEnum):
     """How a dataset is sharded between workers.
 
@@ -85,7 +88,8 @@ class Options(_Checked):
     """How a dataset runs and is sharded.
 
     ``deterministic=False`` allows parallel transformations to reorder elements. They never do, so that
-    an iterator can always be saved and restored exactly.
+    an iterator can always be saved and restored exactly. ``experimental_deterministic`` is its former name.
+    ``experimental_slack`` is a hint without effect.
 
     >>> from stratagem.data import Dataset, Options
     >>> options = Options()
@@ -96,14 +100,24 @@ class Options(_Checked):
 
     experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
     deterministic: bool | None = None
+    experimental_slack: bool | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(_FORMER_NAMES.get(name, name), value)
+
+    @property
+    def experimental_deterministic(self) -> bool | None:
+        """The former name of ``deterministic``."""
+        return self.deterministic
 
     def _checked(self, name: str, value: Any) -> Any:
         if name == "experimental_distribute" and not isinstance(value, DistributeOptions):
             raise InvalidArgumentError(
                 f"experimental_distribute must be a DistributeOptions, got {value!r}."
             )
-        if name == "deterministic" and value is not None and not isinstance(value, bool):
-            raise InvalidArgumentError(f"deterministic must be None or a bool, got {value!r}.")
+        is_flag = value is None or isinstance(value, bool)
+        if name in ("deterministic", "experimental_slack") and not is_flag:
+            raise InvalidArgumentError(f"{name} must be None or a bool, got {value!r}.")
         return value
 
     def merge(self, other: Options) -> Options:
@@ -117,4 +131,9 @@ class Options(_Checked):
             mine.num_devices if theirs.num_devices is None else theirs.num_devices,
         )
         deterministic = self.deterministic if other.deterministic is None else other.deterministic
-        return Options(merged, deterministic)
+        slack = (
+            self.experimental_slack
+            if other.experimental_slack is None
+            else other.experimental_slack
+        )
+        return Options(merged, deterministic, slack)

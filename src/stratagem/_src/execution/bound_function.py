@@ -6,6 +6,8 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 
@@ -80,6 +82,10 @@ class BoundFunction(CompiledFunction):
     def replica_function(self) -> Callable[..., Any]:
         """What a replica calls, inside an outer compiled function or eagerly."""
         return self._unbound.method_of(self.__self__)
+
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Lowered:
+        """Returns the program of a call, without running it; see ``Function.lower``."""
+        return self._function.lower(*args, **kwargs)
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how many programs have been compiled for this instance."""

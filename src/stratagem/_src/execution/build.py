@@ -12,21 +12,18 @@ from stratagem._src.collectives.collective_jit import jit_with_collectives
 from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.buffer_donation import VariableWrite
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
-from stratagem._src.execution.multi_process_program import MultiProcessProgram
+from stratagem._src.execution.multi_process_program import MultiProcessProgram, identify_program
 from stratagem._src.execution.passes import REWRITES, ProgramContext, apply_passes, evaluate
 from stratagem._src.execution.program import Program
-from stratagem._src.execution.program_identity import identify_program
 from stratagem._src.execution.program_plan import ProgramPlan, find_reads, plan_program
 from stratagem._src.execution.trace import trace_function
 from stratagem._src.execution.traced_function import TracedFunction
 from stratagem._src.jax_compat import jax_settings
-from stratagem._src.jax_compat.tracing import all_equations
+from stratagem._src.jax_compat.primitives import KEY_MAKERS
+from stratagem._src.jaxpr.walk import all_equations
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["build_program", "trace_program"]
-
-# Primitives that make PRNG keys of the default implementation: from seeds, and from arrays of key data.
-_MAKE_KEYS = frozenset({"random_seed", "random_wrap"})
 
 
 def trace_program(
@@ -73,7 +70,7 @@ def build_program(traced: TracedFunction) -> Program:
         inputs=traced.inputs,
         draws=traced.draws,
         awaited=(0, 0) if returns_token else _smallest_output(jaxpr, plan),
-        makes_keys=any(eqn.primitive.name in _MAKE_KEYS for eqn in all_equations(jaxpr)),
+        makes_keys=any(eqn.primitive.name in KEY_MAKERS for eqn in all_equations(jaxpr)),
         callback_errors=context.callback_errors,
     )
 
@@ -115,9 +112,10 @@ def _output_shardings(
     if group is None:
         return {}
     splits = [None] if returns_token else [output.split for output in plan.outputs]
-    shardings = (
-        [group.named_sharding(split) for split in splits],
-        [group.named_sharding(new.variable.program_shard_dim) for new in plan.new_values],
+    new_splits = [new.variable.program_shard_dim for new in plan.new_values]
+    shardings = tuple(
+        [group.program_sharding(group.named_sharding(split)) for split in part]
+        for part in (splits, new_splits)
     )
     return {"out_shardings": shardings}
 

@@ -137,9 +137,12 @@ class CallInputs:
         elif isinstance(leaf, jax.Array):
             array = leaf
             kind = (_ARRAY, array.shape, array.dtype, getattr(array, "weak_type", False))
+        # np.bytes_ and np.str_ are NumPy scalars as well as bytes and str. They are static.
         elif isinstance(leaf, (np.ndarray, np.generic, Mirrored)) and not isinstance(
             leaf, (bytes, str)
         ):
+            # The program gets the JAX array that this becomes: of a canonical dtype, and never weakly
+            # typed.
             array = operand_of(leaf)
             kind = (_ARRAY, array.shape, jax.dtypes.canonicalize_dtype(array.dtype), False)
         elif isinstance(leaf, DrawableIterator):
@@ -173,6 +176,7 @@ class CallInputs:
                 continue
             array = next(arrays)
             group, scalar = kind[3:] if kind[0] == _PER_REPLICA else (None, False)
+            # JAX moves an uncommitted array to where the program runs, and refuses to move a committed one.
             committed_to = array.sharding if array.committed else None
             leaves.append(ArrayLeaf(leaf_type, array.aval, group, scalar, committed_to))
         return leaves

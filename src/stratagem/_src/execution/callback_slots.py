@@ -7,14 +7,13 @@ slots with the callbacks of its own trace.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from stratagem._src.core.types import Equation, Jaxpr, StaticValue, Tensor
-from stratagem._src.jax_compat.host_callbacks import CALLBACKS
-from stratagem._src.jax_compat.tracing import all_equations, jax_core
+from stratagem._src.jax_compat.primitives import CALLBACKS
+from stratagem._src.jaxpr.walk import all_equations, rewrite_equations
 
 __all__ = ["CallbackSlots", "callbacks_of", "is_callback"]
 
@@ -52,11 +51,9 @@ class CallbackSlots:
         self.lock = threading.RLock()
         self._slots: list[_Slot] = []
 
-    def put_into(self, jaxpr: Jaxpr) -> Any:
+    def put_into(self, jaxpr: Jaxpr) -> Jaxpr:
         """Returns ``jaxpr`` with every callback replaced by a slot that holds it."""
-        eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
-        is_same = all(map(operator.is_, eqns, jaxpr.eqns))
-        return jaxpr if is_same else jaxpr.replace(eqns=eqns)
+        return rewrite_equations(jaxpr, self._with_slot)
 
     def fill(self, callbacks: Sequence[Callable[..., Any]]) -> None:
         """Replaces the callbacks of the program, in the order of ``callbacks_of``."""
@@ -67,26 +64,12 @@ class CallbackSlots:
         """Releases the callbacks."""
         self.fill([_no_callback] * len(self._slots))
 
-    def _equation(self, eqn: Equation) -> Any:
-        if is_callback(eqn):
-            slot = _Slot(eqn.params["callback"])
-            self._slots.append(slot)
-            return eqn.replace(params={**eqn.params, "callback": slot})
-        params = {key: self._parameter(value) for key, value in eqn.params.items()}
-        is_same = all(params[key] is value for key, value in eqn.params.items())
-        return eqn if is_same else eqn.replace(params=params)
-
-    def _parameter(self, value: StaticValue) -> Any:
-        if isinstance(value, jax_core().ClosedJaxpr):
-            inner = self.put_into(value.jaxpr)
-            return value if inner is value.jaxpr else value.replace(jaxpr=inner)
-        if isinstance(value, jax_core().Jaxpr):
-            return self.put_into(value)
-        if type(value) in (tuple, list):
-            items = [self._parameter(item) for item in value]
-            is_same = all(map(operator.is_, items, value))
-            return value if is_same else type(value)(items)
-        return value
+    def _with_slot(self, eqn: Equation) -> Equation | None:
+        if not is_callback(eqn):
+            return None
+        slot = _Slot(eqn.params["callback"])
+        self._slots.append(slot)
+        return eqn.replace(params={**eqn.params, "callback": slot})
 
 
 def _no_callback(*args: Tensor, **kwargs: StaticValue) -> Any:

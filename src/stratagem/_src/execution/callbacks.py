@@ -8,7 +8,6 @@ raises the exception.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.types import Equation, Jaxpr, PyTree, StaticValue, Tensor
-from stratagem._src.jax_compat.host_callbacks import CALLBACKS, with_thread_pool_bypass
-from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.jax_compat.host_callbacks import with_thread_pool_bypass
+from stratagem._src.jax_compat.primitives import CALLBACKS
+from stratagem._src.jaxpr.walk import rewrite_equations
 from stratagem._src.mesh.dispatch_queue import in_host_callback
 from stratagem._src.mesh.process_monitor import process_monitor
 
@@ -59,7 +59,8 @@ def guard_callbacks(jaxpr: Jaxpr, errors: list[BaseException]) -> tuple[Any, boo
         errors: The list to which callbacks add their exceptions.
     """
     guard = _Guard(errors)
-    return guard.guarded(jaxpr), guard.found
+    guarded = rewrite_equations(jaxpr, guard.rewrite)
+    return guarded, guard.found
 
 
 class _Guard:
@@ -76,18 +77,11 @@ class _Guard:
         self._errors = errors
         self.found = False
 
-    def guarded(self, jaxpr: Jaxpr) -> Any:
-        """Returns a jaxpr with guarded callbacks; the jaxpr itself if it has none."""
-        eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
-        is_same = all(map(operator.is_, eqns, jaxpr.eqns))
-        return jaxpr if is_same else jaxpr.replace(eqns=eqns)
-
-    def _equation(self, eqn: Equation) -> Any:
-        if eqn.primitive.name in CALLBACKS:
-            return with_thread_pool_bypass(self._callback(eqn))
-        params = {key: self._parameter(value) for key, value in eqn.params.items()}
-        is_same = all(params[key] is value for key, value in eqn.params.items())
-        return eqn if is_same else eqn.replace(params=params)
+    def rewrite(self, eqn: Equation) -> Equation | None:
+        """Returns a guarded callback; ``None`` for any other equation."""
+        if eqn.primitive.name not in CALLBACKS:
+            return None
+        return with_thread_pool_bypass(self._callback(eqn))
 
     def _callback(self, eqn: Equation) -> Any:
         callback = eqn.params.get("callback")
@@ -96,19 +90,6 @@ class _Guard:
         self.found = True
         guarded = _Guarded(callback, eqn.params.get("result_avals", ()), self._errors)
         return eqn.replace(params={**eqn.params, "callback": guarded})
-
-    def _parameter(self, value: StaticValue) -> Any:
-        if isinstance(value, jax_core().ClosedJaxpr):
-            guarded = self.guarded(value.jaxpr)
-            return value if guarded is value.jaxpr else value.replace(jaxpr=guarded)
-        if isinstance(value, jax_core().Jaxpr):
-            return self.guarded(value)
-        if isinstance(value, (tuple, list)) and value:
-            items = [self._parameter(item) for item in value]
-            # Unchanged ones stay as they are: they may be named tuples.
-            is_same = all(map(operator.is_, items, value))
-            return value if is_same else list(items) if isinstance(value, list) else tuple(items)
-        return value
 
 
 def wait_for_callbacks(

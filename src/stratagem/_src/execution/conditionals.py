@@ -12,7 +12,7 @@ from stratagem._src.core import structures
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem._src.core.types import ArrayLike, IntegerLike, PyTree, Tensor
 from stratagem._src.execution.draws import AnyIterator
-from stratagem._src.execution.tracing_frames import ReplicaFrame
+from stratagem._src.execution.replicas.replica_frame import ReplicaFrame
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.jaxpr.replication_analysis import require_replicated
 from stratagem._src.mesh.replica_group import ReplicaGroup

@@ -11,7 +11,8 @@ import jax
 from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.buffer_donation import borrow_pinned
 from stratagem._src.execution.passes import LiftContext
-from stratagem._src.jax_compat.tracing import mentioned_variables
+from stratagem._src.jaxpr.dead_code import equations_for
+from stratagem._src.jaxpr.walk import mentioned_variables
 from stratagem._src.mesh.dispatch_queue import launch
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.locking import STORAGE_LOCK
@@ -50,7 +51,8 @@ def initialize_created(
         return jax.core.eval_jaxpr(jaxpr, consts, *values, *arrays)
 
     names = ", ".join(variable.name for variable in created)
-    computed = launch(jax.jit(initial_values), (values, arrays), group, f"creation of {names}")
+    home = group.home if group is not None else None
+    computed = launch(jax.jit(initial_values), (values, arrays), home, f"creation of {names}")
     for variable, value in zip(created, computed, strict=True):
         if not variable.initialized:
             variable.initialize(value.addressable_data(0))
@@ -59,12 +61,8 @@ def initialize_created(
 def _only_for_last_outputs(jaxpr: Jaxpr, count: int) -> Any:
     """Returns ``jaxpr`` reduced to its last outputs and what they depend on; effects are dropped."""
     outvars = jaxpr.outvars[len(jaxpr.outvars) - count :]
-    needed = {id(v) for v in outvars}
-    eqns = []
-    for eqn in reversed(jaxpr.eqns):
-        if any(id(v) in needed for v in eqn.outvars):
-            needed |= {id(v) for v in eqn.invars}
-            eqns.append(eqn)
     return jaxpr.replace(
-        eqns=eqns[::-1], outvars=outvars, debug_info=jaxpr.debug_info.with_unknown_names()
+        eqns=equations_for(jaxpr.eqns, outvars),
+        outvars=outvars,
+        debug_info=jaxpr.debug_info.with_unknown_names(),
     )

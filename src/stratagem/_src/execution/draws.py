@@ -26,12 +26,8 @@ from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.types import ArrayLike, ArraySpec, Jaxpr, Leaf, Trace
 from stratagem._src.execution.input_placement import place_on
 from stratagem._src.input.optional import MISSING
-from stratagem._src.jax_compat.tracing import (
-    in_trace,
-    jax_core,
-    mentioned_variables,
-    with_constvars,
-)
+from stratagem._src.jax_compat.tracing import in_trace, jax_core, with_constvars
+from stratagem._src.jaxpr.walk import mentioned_variables
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica

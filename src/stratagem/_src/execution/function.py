@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from stratagem._src.core.errors import OutOfRangeError
+import jax
+
+from stratagem._src.core.errors import OutOfRangeError, TracedValueError
 from stratagem._src.core.input_kinds import EndOfData
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.thread_state import THIS_THREAD
@@ -25,13 +27,14 @@ from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
 from stratagem._src.execution.fast_path import Fallbacks, FastPath, make_fast_path
+from stratagem._src.execution.function_frame import LoopsOverDataset, UncaughtEndOfData
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
-from stratagem._src.execution.tracing_frames import LoopsOverDataset, UncaughtEndOfData
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
+from stratagem._src.mesh.compile_only_group import detached_error
 from stratagem._src.variables import frames, transactions
 
 __all__ = ["Function", "function"]
@@ -66,6 +69,7 @@ class Function(CompiledFunction):
         self._install_fast_path(None)
         self._may_create = True
         self._loops = False
+        self._needs_values = False
         self._steps = StepCache()
         self._num_traces = 0
         self._number_traces = 0
@@ -114,6 +118,26 @@ class Function(CompiledFunction):
         inside = sum(f.experimental_get_tracing_count() for f in inner)
         return self._num_traces + self._steps.num_programs + inside
 
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Lowered:
+        """Returns the program that a call with these arguments would run, without running it.
+
+        ``function.lower(x).compile()`` gives XLA's text (``as_text()``), memory (``memory_analysis()``) and
+        cost (``cost_analysis()``). The devices need not exist: create the strategy with the devices of a
+        ``jax.experimental.topologies`` description.
+
+        JAX equivalent: ``jax.jit(f).lower(x)``.
+
+        >>> import jax.numpy as jnp
+        >>> import stratagem as sg
+        >>> double = sg.function(lambda x: x * 2)
+        >>> double.lower(jnp.ones(4)).compile().memory_analysis().argument_size_in_bytes
+        16
+        """
+        # Imported here, to keep `import stratagem` cheap.
+        from stratagem._src.execution.lowering import lower_call
+
+        return lower_call(self._python_function, args, kwargs)
+
     def _install_fast_path(self, fast_path: FastPath | None) -> None:
         """Makes ``fast_path`` the ``__call__`` of this function; without one, calls take the slow path."""
         call = self._fallbacks.failed
@@ -145,6 +169,8 @@ class Function(CompiledFunction):
             return self._python_function(*args, **kwargs)
         if config.functions_run_eagerly():
             return self._run_eagerly(args, kwargs)
+        if self._needs_values and THIS_THREAD.state.in_element_function:
+            return self._python_function(*args, **kwargs)
         inputs = CallInputs(args, kwargs)
         if inputs.traced or under_jit():
             return self._python_function(*args, **kwargs)
@@ -189,6 +215,12 @@ class Function(CompiledFunction):
         except LoopsOverDataset:
             self._loops = True
             return self._run_eagerly(args, kwargs, self._steps)
+        except TracedValueError:
+            if not THIS_THREAD.state.in_element_function:
+                raise
+            # Elements of a dataset are on the host: there, `if` and `for` on arrays work uncompiled.
+            self._needs_values = True
+            return self._python_function(*args, **kwargs)
 
     def run_in_replicas(
         self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -248,6 +280,8 @@ class Function(CompiledFunction):
             if made is None:
                 made = trace_program(self._python_function, inputs, may_create=False)
             assert made is not None
+            if made.group is not None and not made.group.attached:
+                raise detached_error(made.group)
             self._num_traces += 1
             needs = [strategy, backend_lifetime(), *inputs.needs, *made.depends_on()]
             self._programs.add(key, made, needs)

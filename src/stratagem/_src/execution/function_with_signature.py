@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.function import Function
@@ -66,6 +68,10 @@ class FunctionWithSignature(Function):
             SignatureMismatchError: If they do not match.
         """
         return super().__call__(*self._input_signature.conform(args, kwargs))
+
+    def lower(self, *args: PyTree, **kwargs: PyTree) -> jax.stages.Lowered:
+        """Returns the program of a call with arguments that match the signature; see ``Function.lower``."""
+        return super().lower(*self._input_signature.conform(args, kwargs))
 
     def run_in_replicas(
         self, strategy: StrategyProtocol, args: tuple[Any, ...], kwargs: dict[str, Any]

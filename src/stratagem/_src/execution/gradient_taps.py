@@ -65,7 +65,10 @@ class GradientTaps:
             return value
 
         def backward(_: None, cotangent: Tensor) -> tuple[Any, Any]:
+            # JAX calls this while it transposes, after the forward trace. If the loss does not depend on
+            # the read, it is never called, and the gradient is zero.
             tap.cotangent = cotangent
+            # The cotangent ends here. What was fetched is not computed by this program.
             return jnp.zeros_like(self._anchor), jnp.zeros_like(cotangent)
 
         identity.defvjp(lambda anchor, value: (value, None), backward)
@@ -100,6 +103,7 @@ def _slices(variable: BaseRemoteVariable, taps: Iterable[_Tap]) -> IndexedSlices
     ]
     if len(pairs) == 1:
         return IndexedSlices(*pairs[0], dense_shape=variable.program_shape)
+    # A row that was read twice is in the slices twice. The update on the server adds them.
     values, indices = zip(*pairs, strict=True)
     return IndexedSlices(
         jnp.concatenate(values), jnp.concatenate(indices), dense_shape=variable.program_shape

@@ -14,7 +14,8 @@ from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.types import PyTree, Tensor
-from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
+from stratagem._src.execution.gradient_frame import GradientFrame
+from stratagem._src.execution.replicas.replica_frame import ReplicaFrame
 from stratagem._src.values.regroup import is_array
 from stratagem._src.variables import frames
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable

@@ -1,21 +1,27 @@
-"""``MultiProcessProgram``: a compiled step that several processes run together."""
+"""``MultiProcessProgram``: a compiled step that several processes run together; its identity."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import hashlib
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from stratagem._src.core.types import PyTree
+from stratagem._src.core.types import Jaxpr, PyTree
 from stratagem._src.execution.buffer_donation import HeldVariables
 from stratagem._src.execution.callbacks import wait_for_callbacks
 from stratagem._src.execution.draws import Draw
 from stratagem._src.execution.program import Program
+from stratagem._src.execution.traced_function import TracedFunction
 from stratagem._src.mesh.dispatch_queue import check_not_in_callback, dispatch
-from stratagem._src.mesh.process_monitor import ProgramIdentity, process_monitor
+from stratagem._src.mesh.process_monitor import ProgramIdentity, ProgramLine, process_monitor
 from stratagem._src.variables.locking import Owner, call_as_owner
 
-__all__ = ["MultiProcessProgram"]
+__all__ = ["MultiProcessProgram", "identify_program"]
+
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 Launched = tuple[list[Any], list[Any]]
 """The outputs of a program, and the new values of its variables."""
@@ -95,3 +101,38 @@ class MultiProcessProgram(Program):
         assert self.group is not None
         view = self.group.local_view
         return self._structure.unflatten([view(leaf.build(outputs)) for leaf in self._results])
+
+
+def identify_program(traced: TracedFunction, used: Sequence[int]) -> ProgramIdentity | None:
+    """Returns what identifies a program in all processes, or ``None`` if each can run it alone.
+
+    Args:
+        traced: The traced function.
+        used: The positions of the variables that the program uses.
+    """
+    if traced.group is None or not traced.group.spans_processes:
+        return None
+    jaxpr, variables, inputs = traced.jaxpr, traced.variables, traced.inputs
+    # Without unused variables, which may differ between processes.
+    kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
+    jaxpr = jaxpr.replace(invars=kept, debug_info=jaxpr.debug_info.with_unknown_names())
+    text = str(jaxpr)
+    split = [variables[i].program_shard_dim for i in used]
+    if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
+        return None
+    avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
+    # The text of a jaxpr contains addresses of functions, which differ between processes.
+    content = f"{_ADDRESS.sub('', text)} {split}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return ProgramIdentity(f"{traced.name}({avals})", digest, lambda: _listing(jaxpr, split))
+
+
+def _listing(jaxpr: Jaxpr, split: Sequence[int | None]) -> list[ProgramLine]:
+    """Returns the text of a program line by line, with source locations in the user's code."""
+    compared = [_ADDRESS.sub("", line) for line in str(jaxpr).splitlines()]
+    shown = jaxpr.pretty_print(source_info=True).splitlines()
+    if len(shown) != len(compared):
+        shown = compared
+    lines = [ProgramLine(*pair) for pair in zip(compared, shown, strict=True)]
+    variables = f"variables sharded along the dimensions {list(split)}"
+    return [*lines, ProgramLine(variables, variables)]

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.program import ResultLeaf
 from stratagem._src.execution.traced_function import TracedFunction
-from stratagem._src.jax_compat.tracing import jax_core, mentioned_variables
+from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.jaxpr.walk import mentioned_variables
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["NewValue", "Output", "ProgramPlan", "Read", "find_reads", "plan_program"]
@@ -157,6 +158,7 @@ def _choose_outputs(
         for value, variable in _variables_of_inputs(jaxpr, traced).items()
         if id(variable) not in written
     }
+    # Reversed, so that of several variables with the same value the first one is taken.
     stored_in |= {id(jaxpr.outvars[new.position]): new.variable for new in reversed(new_values)}
     outputs: list[Output] = []
     leaves: list[ResultLeaf] = []
@@ -182,6 +184,8 @@ def _mark_shared(
 
     That is an array which is also an input, which is returned twice, or a constant.
     """
+    # A donated array is freed while its other owner still refers to it: XLA would reuse the buffer for the
+    # next result, and a value that the caller holds would change.
     owners = Counter(map(id, jaxpr.invars))
     owners.update(id(jaxpr.outvars[output.position]) for output in outputs)
     owners.update(id(jaxpr.outvars[new.position]) for new in new_values)

@@ -13,10 +13,10 @@ from stratagem._src.core.errors import ContextError, TracedValueError
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.created_variables import initialize_created
 from stratagem._src.execution.draws import put_back
+from stratagem._src.execution.function_frame import FunctionFrame
 from stratagem._src.execution.passes import LIFTS, LiftContext, apply_passes
 from stratagem._src.execution.program import ResultLeaf
 from stratagem._src.execution.traced_function import TracedFunction, platform_of
-from stratagem._src.execution.tracing_frames import FunctionFrame
 from stratagem._src.jax_compat.leaked_tracers import find_leaked_tracers, leaked_tracer_error
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.jaxpr.constant_hoisting import current_hoisting

@@ -70,7 +70,7 @@ def platform_of(group: ReplicaGroup | None, arrays: Sequence[ArrayLike]) -> str:
         arrays: Its inputs. Without a group JAX runs a program where committed arrays are.
     """
     if group is not None:
-        return str(group.devices[0].platform)
+        return group.platform
     for array in arrays:
         if getattr(array, "committed", False):
             return str(next(iter(array.devices())).platform)

@@ -15,7 +15,8 @@ import jax
 from jax.dtypes import canonicalize_dtype
 
 from stratagem._src.core.types import Jaxpr, Trace
-from stratagem._src.jax_compat.tracing import in_trace, jax_core, mentioned_variables
+from stratagem._src.jax_compat.tracing import in_trace, jax_core
+from stratagem._src.jaxpr.walk import mentioned_variables
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["LiftedJaxpr", "lift_reads", "read_first"]
@@ -43,6 +44,7 @@ class _ReadOf:
 
     def __init__(self, variable: Variable, shape: tuple[int, ...]) -> None:
         self.reference = weakref.ref(variable)
+        # As JAX stores it: float64 becomes float32 unless jax_enable_x64 is set.
         self.aval = jax.core.ShapedArray(shape, canonicalize_dtype(variable.dtype))
 
     def variable(self) -> Variable:
@@ -78,6 +80,7 @@ def read_first(variable: Variable, shape: tuple[int, ...], trace: Trace) -> Any:
 
 def lift_reads(jaxpr: Jaxpr) -> LiftedJaxpr:
     """Returns ``jaxpr`` with the variables that it reads as its first inputs; unused reads are dropped."""
+    # Only at the top: `read_first` puts markers into the outermost trace, never into the body of a loop.
     is_read = [eqn.primitive is _primitive() for eqn in jaxpr.eqns]
     rest = [eqn for eqn, read in zip(jaxpr.eqns, is_read, strict=True) if not read]
     mentioned = mentioned_variables(jaxpr)

@@ -9,18 +9,24 @@ from types import MappingProxyType
 from typing import Any
 
 from jax import export
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import chlo, sdy, stablehlo
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, MissingExtraError
 from stratagem._src.core.extras import install_hint
 from stratagem._src.core.io_options import LoadOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.execution.input_signature import InputSignature
-from stratagem._src.export.custom_calls import foreign_custom_calls
 from stratagem._src.export.directory import SavedSignature, read_directory
 from stratagem._src.export.saving import DEFAULT_SIGNATURE
+from stratagem._src.jax_compat.stable_custom_calls import stable_custom_calls
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["LoadedModel", "LoadedSignature", "load"]
+
+
+_CUSTOM_CALL = "stablehlo.custom_call"
+_TARGET = "call_target_name"
 
 
 class LoadedSignature:
@@ -141,7 +147,7 @@ def load(
 def _deserialized(name: str, program: bytes) -> export.Exported:
     try:
         exported = export.deserialize(bytearray(program))
-        foreign = foreign_custom_calls(exported)
+        foreign = _foreign_custom_calls(exported)
     except ImportError as error:
         raise MissingExtraError(
             "Saving and loading models needs flatbuffers, which is not installed. "
@@ -157,3 +163,36 @@ def _deserialized(name: str, program: bytes) -> export.Exported:
             "jax.export.deserialize."
         )
     return exported
+
+
+def _foreign_custom_calls(exported: export.Exported) -> list[str]:
+    """Returns the custom calls of a program and of its gradients that ``jax.export`` would not export.
+
+    A custom call invokes a function of this process by name, with arguments from the file. Some of the
+    functions that JAX registers do not validate an index or an address.
+
+    Raises:
+        Exception: If the program cannot be parsed.
+    """
+    found = _targets(exported)
+    while exported.has_vjp():
+        exported = exported.vjp()
+        found |= _targets(exported)
+    return sorted(found - stable_custom_calls())
+
+
+def _targets(exported: export.Exported) -> set[str]:
+    found = set()
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name == _CUSTOM_CALL:
+            found.add(ir.StringAttr(operation.attributes[_TARGET]).value)
+        return ir.WalkResult.ADVANCE
+
+    context = ir.Context()
+    for dialect in (stablehlo, chlo, sdy):
+        dialect.register_dialect(context)
+    with context:
+        module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+        module.operation.walk(visit)
+    return found

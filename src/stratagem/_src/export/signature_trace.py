@@ -16,9 +16,10 @@ from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, V
 from stratagem._src.core.types import ArrayLike, ArraySpec, Dataset, Leaf, PyTree, Tensor
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
 from stratagem._src.execution.draws import AnyIterator
-from stratagem._src.execution.tracing_frames import FunctionFrame
+from stratagem._src.execution.function_frame import FunctionFrame
 from stratagem._src.execution.variable_reads import lift_reads
-from stratagem._src.jax_compat.tracing import all_equations
+from stratagem._src.jax_compat.primitives import SHARD_MAP
+from stratagem._src.jaxpr.walk import all_equations
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.per_replica import PerReplica
@@ -84,7 +85,7 @@ def trace_signature(
                 f"Signature {name!r} reads {variable.name!r}, whose value differs between replicas. Assign "
                 "its value to a mirrored variable, and read that."
             )
-    if any(equation.primitive.name == "shard_map" for equation in all_equations(jaxpr)):
+    if any(equation.primitive.name == SHARD_MAP for equation in all_equations(jaxpr)):
         raise UnsupportedError(
             f"Signature {name!r} calls strategy.run(), but a saved function runs on one device. Call the "
             "replica function directly."

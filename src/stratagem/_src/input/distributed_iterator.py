@@ -14,7 +14,7 @@ from stratagem._src.core.errors import (
     OutOfRangeError,
     ShippingError,
 )
-from stratagem._src.core.input_kinds import DrawableIterator, Drawn, EndOfData
+from stratagem._src.core.input_kinds import NOT_DRAWN, DrawableIterator, Drawn, EndOfData
 from stratagem._src.core.types import ElementSpec, IteratorState
 from stratagem._src.current_strategy import context
 from stratagem._src.input.optional import MISSING, Optional
@@ -113,7 +113,13 @@ class DistributedIterator(DrawableIterator):
         journal = transactions.current_journal()
         if journal is not None:
             journal.note_draw(drawn.put_back)
-        return self.draw(drawn)
+        try:
+            return self.draw(drawn)
+        except BaseException:
+            # An interrupt (Ctrl-C) after the element has left the buffer.
+            drawn.put_back()
+            drawn.element = NOT_DRAWN  # not once more by the journal
+            raise
 
     def draw(self, drawn: Drawn | None = None, *, optional: bool = False) -> Any:
         """Returns the next element immediately, even while a function is traced.

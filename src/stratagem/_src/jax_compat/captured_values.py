@@ -26,6 +26,7 @@ from stratagem._src.core.types import (
     Tracer,
     WrappedFunction,
 )
+from stratagem._src.jax_compat.primitives import CUSTOM_JVP, STOP_GRADIENT
 
 __all__ = ["CaptureTrace", "Captures", "captured_by_rules", "captured_in", "watching"]
 
@@ -235,7 +236,7 @@ _HAS_RULE: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def _num_captured(eqn: Equation) -> int:
-    return eqn.params["num_consts"] if eqn.primitive.name == "custom_jvp_call" else 0
+    return eqn.params["num_consts"] if eqn.primitive.name == CUSTOM_JVP else 0
 
 
 def _has_capturing_rule(jaxpr: Jaxpr) -> bool:
@@ -267,7 +268,7 @@ def _reaches_rule(jaxpr: Jaxpr, inputs: Sequence[Any]) -> bool:
     depends = set(inputs)
     for eqn in jaxpr.eqns:
         given = [not isinstance(v, core.Literal) and v in depends for v in eqn.invars]
-        if not any(given) or eqn.primitive.name == "stop_gradient":
+        if not any(given) or eqn.primitive.name == STOP_GRADIENT:
             continue
         if any(given[: _num_captured(eqn)]) or captured_by_rules(eqn.params, given):
             return True

@@ -55,6 +55,8 @@ class ProgramFiles:
     def __init__(self, folder: Path, max_bytes: int = _MAX_BYTES) -> None:
         self._path = folder  # JAX reads this attribute
         self._max_bytes = max_bytes
+        # Of all files, as this process knows; listing them takes long if there are many.
+        self._bytes: int | None = None
 
     def get(self, key: str) -> bytes | None:
         """Returns a program; ``None`` if it is missing or corrupt."""
@@ -85,7 +87,10 @@ class ProgramFiles:
                 file.write(hashlib.sha256(value).digest() + value)
             os.replace(name, path)
             name = ""
-            self._evict()
+            if self._bytes is not None:
+                self._bytes += _DIGEST_BYTES + len(value)
+            if self._bytes is None or self._bytes > self._max_bytes:
+                self._bytes = self._evict()
         except OSError as error:
             _log.debug("Cannot store a compiled program: %s", error)
         finally:
@@ -97,7 +102,8 @@ class ProgramFiles:
         # Keys begin with the name of a function, of any length.
         return self._path / (hashlib.sha256(key.encode()).hexdigest() + _SUFFIX)
 
-    def _evict(self) -> None:
+    def _evict(self) -> int:
+        """Removes the files that were not used for longest; returns the size of those that stay."""
         found: list[tuple[float, int, str]] = []
         with os.scandir(self._path) as entries:
             for entry in entries:
@@ -105,13 +111,14 @@ class ProgramFiles:
                     with contextlib.suppress(OSError):  # another process evicts too
                         status = entry.stat()
                         found.append((status.st_mtime, status.st_size, entry.path))
-        excess = sum(size for _, size, _ in found) - self._max_bytes
+        total = sum(size for _, size, _ in found)
         for _, size, path in sorted(found):
-            if excess <= 0:
-                return
+            if total <= self._max_bytes:
+                break
             with contextlib.suppress(OSError):
                 os.unlink(path)
-            excess -= size
+            total -= size
+        return total
 
 
 def cache_programs_in(folder: Path) -> bool:

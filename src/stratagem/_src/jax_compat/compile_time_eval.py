@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from stratagem._src.jax_compat.local_settings import with_setting
 from stratagem._src.jax_compat.tracing import under_trace
 
 try:
@@ -24,18 +25,12 @@ Result = TypeVar("Result")
 def evaluate_now(call: Callable[[], Result]) -> Result:
     """Returns the result of ``call``, which JAX evaluates eagerly even during a trace.
 
-    JAX equivalent: ``with jax.ensure_compile_time_eval()``. That is a context manager written in Python: an
-    interrupt (Ctrl-C) in its exit leaves it entered, and from then on this thread evaluates every operation
-    without traced operands eagerly. Here a single call into C++ restores the setting.
+    JAX equivalent: ``with jax.ensure_compile_time_eval()``. An interrupt could leave that entered (see
+    ``with_setting``): from then on this thread evaluates every operation without traced operands eagerly.
     """
     if not under_trace():
         return call()
     if _folding is None:
         with jax.ensure_compile_time_eval():
             return call()
-    before = _folding.get_local()
-    try:
-        _folding.set_local(True)
-        return call()
-    finally:
-        _folding.set_local(before)
+    return with_setting(_folding, True, call)

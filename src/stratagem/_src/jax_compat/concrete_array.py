@@ -9,10 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from stratagem._src.core.types import Tensor
 
-__all__ = ["ConcreteArray", "committed_attribute", "is_on_one_device", "sharding_attribute"]
+__all__ = [
+    "ConcreteArray",
+    "committed_attribute",
+    "is_on_one_device",
+    "sharding_attribute",
+    "uncommitted",
+]
 
 try:
     from jax._src.array import ArrayImpl
@@ -26,6 +34,17 @@ except (ImportError, AttributeError):
 def is_on_one_device(value: Tensor) -> bool:
     """Returns whether ``value`` is a concrete array on a single device."""
     return type(value) is ConcreteArray and len(value.sharding.device_set) == 1
+
+
+def uncommitted(value: Tensor) -> Tensor:
+    """Returns an array for the same memory, on one device, that JAX may move to other arrays' devices."""
+    if not value.committed:
+        return value
+    own = value.addressable_data(0)
+    try:
+        return ConcreteArray(own.aval, own.sharding, own._arrays, committed=False)
+    except (AttributeError, TypeError):
+        return jnp.asarray(np.asarray(own))  # waits until it is computed
 
 
 def committed_attribute(array_type: type) -> str:

@@ -11,33 +11,29 @@ as they are; ``poolless_calls`` does the same for what the callback itself puts 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from stratagem._src.core.types import ArrayLike, ArraySpec, Equation, Jaxpr, PyTree, Tensor
+from stratagem._src.jax_compat.host_device import host_device
 from stratagem._src.jax_compat.thread_pool_bypass import aligned, bypass_thread_pool
+from stratagem._src.jax_compat.tracing import jax_core
 
-__all__ = ["CALLBACKS", "with_thread_pool_bypass"]
-
-CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
-"""Names of the primitives that call back."""
-
-_host_callback: Any = Primitive("host_callback")
-_host_callback.multiple_results = True
+__all__ = ["with_thread_pool_bypass"]
 
 
 def with_thread_pool_bypass(eqn: Equation) -> Any:
     """Returns a callback's equation as one whose arguments are ready when the callback begins.
 
     Args:
-        eqn: An equation of one of ``CALLBACKS``, which must not be differentiated or batched afterwards.
+        eqn: The equation of a callback, which must not be differentiated or batched afterwards.
     """
-    return eqn.replace(primitive=_host_callback, params={**eqn.params, "called": eqn.primitive})
+    return eqn.replace(primitive=_host_callback(), params={**eqn.params, "called": eqn.primitive})
 
 
 def _abstract(*avals: ArraySpec, called: Jaxpr, **params: Any) -> Any:
@@ -58,15 +54,20 @@ def _lower(ctx: Any, *operands: Tensor, called: Jaxpr, **params: Any) -> Any:
     return lowered
 
 
-_host_callback.def_effectful_abstract_eval(_abstract)
-_host_callback.def_impl(_run)
-# Not cacheable: each callback has its own index among those of the program.
-mlir.register_lowering(_host_callback, _lower, cacheable=False)
+@functools.cache
+def _host_callback() -> Any:
+    primitive = jax_core().Primitive("host_callback")
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(_abstract)
+    primitive.def_impl(_run)
+    # Not cacheable: each callback has its own index among those of the program.
+    mlir.register_lowering(primitive, _lower, cacheable=False)
+    return primitive
 
 
 def _taking_over(callback: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: PyTree) -> Any:
-        device = jax.local_devices(backend="cpu")[0]
+        device = host_device() or jax.local_devices()[0]
         with bypass_thread_pool():
             return callback(*(_taken_over(arg, device) for arg in args))
 

@@ -7,14 +7,17 @@ C code that is usually written for it. ``jax.pure_callback`` would copy every ar
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import ml_dtypes
 import numpy as np
+from jax.interpreters import mlir
 
-from stratagem._src.core.types import DTypeLike, Tensor
+from stratagem._src.core.types import DTypeLike, Primitive, Tensor
+from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["HostFunction", "call_host", "can_pass", "register_host_function"]
 
@@ -190,10 +193,33 @@ def call_host(
         *operands: Its operands.
         in_place: From the position of an operand to that of the result that may alias it.
     """
-    call = jax.ffi.ffi_call(
-        name, list(results), has_side_effect=True, input_output_aliases=in_place or {}
+    aliases = tuple((in_place or {}).items())
+    return list(_host_call().bind(*operands, name=name, results=tuple(results), aliases=aliases))
+
+
+@functools.cache
+def _host_call() -> Primitive:
+    # XLA must know of the side effect: it could otherwise compute both branches of a condition. JAX must
+    # not: jax.ffi.ffi_call(has_side_effect=True) makes an effect of it, and every call of a program with
+    # effects takes JAX's slow path in Python, 0.1 ms. JAX then removes calls whose results are unused.
+    primitive = jax_core().Primitive("host_call")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(_result_types)
+    mlir.register_lowering(primitive, _lower, platform="cpu")
+    return primitive
+
+
+def _result_types(
+    *operands: Any, name: str, results: tuple[jax.ShapeDtypeStruct, ...], aliases: Any
+) -> list[Any]:
+    return [jax.core.ShapedArray(result.shape, result.dtype) for result in results]
+
+
+def _lower(context: Any, *operands: Any, name: str, results: Any, aliases: Any) -> Any:
+    rule: Any = jax.ffi.ffi_lowering(
+        name, has_side_effect=True, operand_output_aliases=dict(aliases)
     )
-    return list(call(*operands))
+    return rule(context, *operands)
 
 
 def _describe(extension: Any) -> None:

@@ -60,6 +60,9 @@ def jit_is_disabled() -> bool:
 def applied(settings: tuple[Any, ...]) -> Iterator[None]:
     """Applies the settings of another thread in the block."""
     here = current_settings()
+    if here == settings:
+        yield
+        return
     with contextlib.ExitStack() as stack:
         for (_, change), mine, theirs in zip(_SETTINGS, here, settings, strict=True):
             if mine != theirs:

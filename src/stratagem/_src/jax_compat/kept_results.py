@@ -7,18 +7,16 @@ rejects it ("side-effect HLO cannot have a replicated sharding").
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["keep_result"]
-
-_keep: Any = Primitive("keep_result")
-_keep.multiple_results = True
 
 
 def keep_result(array: Tensor, effects: Iterable[Any]) -> None:
@@ -28,9 +26,14 @@ def keep_result(array: Tensor, effects: Iterable[Any]) -> None:
         array: The array.
         effects: The effects of the equations that need the array.
     """
-    _keep.bind(array, kept_for=frozenset(effects))
+    _keep().bind(array, kept_for=frozenset(effects))
 
 
-_keep.def_effectful_abstract_eval(lambda aval, *, kept_for: ([], kept_for))
-_keep.def_impl(lambda array, *, kept_for: [])
-mlir.register_lowering(_keep, lambda ctx, array, *, kept_for: [])
+@functools.cache
+def _keep() -> Any:
+    primitive = jax_core().Primitive("keep_result")
+    primitive.multiple_results = True
+    primitive.def_effectful_abstract_eval(lambda aval, *, kept_for: ([], kept_for))
+    primitive.def_impl(lambda array, *, kept_for: [])
+    mlir.register_lowering(primitive, lambda ctx, array, *, kept_for: [])
+    return primitive

@@ -38,6 +38,7 @@ from stratagem._src.jax_compat.captured_values import (
     captured_in,
     watching,
 )
+from stratagem._src.jax_compat.primitives import COND, CUSTOM_JVP, JIT
 
 __all__ = [
     "Record",
@@ -89,7 +90,6 @@ except (ImportError, AttributeError) as error:  # pragma: no cover  (another ver
     _MISSING = str(error)
 
 
-_JIT = ("jit", "pjit")
 _CAPTURED_BY_RULE = (
     "GradientTape cannot differentiate a function with a custom derivative ({kind}) with respect to a "
     "value that the function captures: its rule does not cover captured values. Pass the value as an "
@@ -405,13 +405,9 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
                 return self._inline(primitive, tracers, params)
             known = [self.record.tangent(tracer) is not None for tracer in tracers]
             lost = [tracers[position] for position in captured_by_rules(params, known)]
-            if lost and primitive.name in _JIT:
+            if lost and primitive.name in JIT:
                 return self._inline(primitive, tracers, params)
-            if (
-                lost
-                and primitive.name == "cond"
-                and isinstance(base_of(self), pe.DynamicJaxprTrace)
-            ):
+            if lost and primitive.name == COND and isinstance(base_of(self), pe.DynamicJaxprTrace):
                 # JAX would stage a program that cannot be compiled.
                 raise UnsupportedError(_CAPTURED_BY_RULE.format(kind="jax.custom_jvp"))
             results = super().process_primitive(primitive, tracers, params)
@@ -509,7 +505,7 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
     ) -> Any:
         """Computes a compiled function that captures watched values, operation by operation."""
         jaxpr = params.get("jaxpr")
-        if primitive.name not in _JIT or not isinstance(jaxpr, core.ClosedJaxpr):
+        if primitive.name not in JIT or not isinstance(jaxpr, core.ClosedJaxpr):
             raise UnsupportedError(
                 f"GradientTape cannot differentiate {primitive.name} with respect to an array that the "
                 "functions in it capture. Pass the array as an argument."
@@ -532,7 +528,7 @@ class RecordingTrace(_LinearizeTrace):  # type: ignore[misc]
             )
             results = core.eval_jaxpr(one, (), *(env[v] for v in given))
             # Its first operands are captured values, which its rule does not cover.
-            if eqn.primitive.name == "custom_jvp_call":
+            if eqn.primitive.name == CUSTOM_JVP:
                 consts = [env.get(v) for v in eqn.invars[: eqn.params["num_consts"]]]
                 lost = [const for const in consts if self.record.tangent(const) is not None]
                 results = self._without_captured(results, lost, "jax.custom_jvp")

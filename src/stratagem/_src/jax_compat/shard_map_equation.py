@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jax.sharding import Mesh, PartitionSpec
 
 from stratagem._src.core.types import Equation
+from stratagem._src.jax_compat.primitives import SHARD_MAP
 
 __all__ = ["MappedEquation", "mapped_equation"]
 
@@ -31,7 +32,7 @@ def mapped_equation(eqn: Equation, mesh: Mesh) -> MappedEquation | None:
     ``None`` for any other equation: one that maps over another mesh, leaves some axes to XLA, or lets JAX
     check replication (``check_vma``); and if JAX has changed.
     """
-    if eqn.primitive.name != "shard_map":
+    if eqn.primitive.name != SHARD_MAP:
         return None
     params = eqn.params
     axes = params.get("newly_manual_axes", params.get("manual_axes"))

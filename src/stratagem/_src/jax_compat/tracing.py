@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.core.types import Equation, Jaxpr, PyTree, Tensor, Trace
+from stratagem._src.core.types import Jaxpr, PyTree, Tensor, Trace
 
 __all__ = [
     "active_trace",
-    "all_equations",
+    "computes_in",
+    "computing_trace",
     "in_trace",
-    "inner_jaxprs",
     "is_tracer",
     "jax_core",
-    "mentioned_variables",
     "outputs_that_depend_on_inputs",
     "trace_state",
     "under_jit",
@@ -52,6 +51,23 @@ def trace_state() -> Any:
 def active_trace() -> Any:
     """Returns the innermost trace that computes, for ``in_trace``; recording traces do not count."""
     return _seen_through(_innermost_trace())
+
+
+def computing_trace() -> Any:
+    """Returns the innermost trace that runs or stages operations; those that differentiate do not count."""
+    trace = active_trace()
+    # They pass on operations whose operands have no derivative.
+    while type(trace).__name__ in _DIFFERENTIATES:
+        trace = _seen_through(trace.parent_trace)
+    return trace
+
+
+_DIFFERENTIATES = ("JVPTrace", "LinearizeTrace")
+
+
+def computes_in(trace: Trace) -> bool:
+    """Returns whether ``computing_trace()`` is ``trace``."""
+    return computing_trace() is trace
 
 
 def _innermost_trace() -> Any:
@@ -92,35 +108,12 @@ def under_jit() -> bool:
     return under_trace() and is_tracer(jnp.zeros(()))
 
 
-def mentioned_variables(jaxpr: Jaxpr) -> set[int]:
-    """Returns the identities of the jaxpr's variables that are used or returned."""
-    return {id(v) for eqn in jaxpr.eqns for v in eqn.invars} | {id(v) for v in jaxpr.outvars}
-
-
 def with_constvars(jaxpr: Jaxpr, constvars: Sequence[Any], **changes: Any) -> Any:
     """Returns ``jaxpr`` with other constants and other changes."""
     if hasattr(jaxpr, "consts"):
         # Since JAX 0.12 a jaxpr holds a value for each constant, and treats the other constvars as inputs.
         changes["consts"] = [None] * len(constvars)
     return jaxpr.replace(constvars=list(constvars), **changes)
-
-
-def all_equations(jaxpr: Jaxpr) -> Iterator[Any]:
-    """Yields the equations of a jaxpr and of the jaxprs in them."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in inner_jaxprs(eqn):
-            yield from all_equations(inner)
-
-
-def inner_jaxprs(eqn: Equation) -> list[Any]:
-    """Returns the jaxprs in an equation."""
-    leaves = jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr)
-    return [getattr(leaf, "jaxpr", leaf) for leaf in leaves if _is_jaxpr(leaf)]
-
-
-def _is_jaxpr(value: Tensor) -> bool:
-    return isinstance(value, (jax_core().Jaxpr, jax_core().ClosedJaxpr))
 
 
 def outputs_that_depend_on_inputs(fn: Callable[..., Any], *args: PyTree) -> list[bool]:

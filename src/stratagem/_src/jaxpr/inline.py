@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import jax
+from stratagem._src.core.types import (
+    Atom,
+    Equation,
+    EquationParams,
+    Jaxpr,
+    JaxprConstant,
+    Primitive,
+)
+from stratagem._src.jax_compat.primitives import called_jaxpr
+from stratagem._src.jax_compat.tracing import jax_core
 
-from stratagem._src.core.types import Atom, Equation, Jaxpr
-from stratagem._src.jax_compat.tracing import jax_core, with_constvars
-
-__all__ = [
-    "Constant",
-    "FlatEquation",
-    "FlatJaxpr",
-    "Operand",
-    "called_jaxpr",
-    "eliminate_dead_code",
-    "evaluate",
-    "map_inner_jaxprs",
-    "value_of",
-]
-
-_CALL_PARAMS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-}
+__all__ = ["Constant", "FlatEquation", "FlatJaxpr", "Operand"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,40 +43,71 @@ class FlatEquation:
         results: The numbers of the values that it computes.
     """
 
-    eqn: Any
-    scope: tuple[Any, int]
+    eqn: Equation
+    scope: tuple[Jaxpr, int]
     operands: tuple[Operand, ...]
     results: tuple[int, ...]
+
+    @property
+    def primitive(self) -> Primitive:
+        """The primitive."""
+        return self.eqn.primitive
+
+    @property
+    def name(self) -> str:
+        """The primitive's name."""
+        return str(self.eqn.primitive.name)
+
+    @property
+    def params(self) -> EquationParams:
+        """The primitive's static parameters."""
+        return self.eqn.params
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the results."""
+        return [tuple(var.aval.shape) for var in self.eqn.outvars]
 
 
 class FlatJaxpr:
     """A list of equations, to which jaxprs are added.
 
     Args:
-        inlines: Whether a call is replaced by the equations of the jaxpr that it calls.
+        inlines: Whether a call is replaced by the equations of the jaxpr that it calls; ``jax.checkpoint``
+            is not among the calls, since inlining it would undo it.
     """
 
-    def __init__(self, inlines: Callable[[Any], bool]) -> None:
+    def __init__(self, inlines: Callable[[Equation], bool]) -> None:
         self._inlines = inlines
         self._numbers = itertools.count()
         self._scopes = itertools.count()
+        # `jit(sin)(x) + x` with the input 0 becomes [sin 0 -> 1, add 1 0 -> 2]: the call is gone.
         self.equations: list[FlatEquation] = []
 
     def new_value(self) -> int:
         """Returns the number of a new value."""
         return next(self._numbers)
 
-    def add(
-        self, jaxpr: Jaxpr, consts: Sequence[Any], operands: Sequence[Operand]
-    ) -> list[Operand]:
-        """Adds the equations of a jaxpr, and returns its outputs."""
+    def constant(self, value: JaxprConstant) -> Constant:
+        """Returns a literal, or a constant of a jaxpr that is called, as an operand."""
+        return Constant(value)
+
+    def add(self, jaxpr: Jaxpr, operands: Sequence[Operand]) -> list[Operand]:
+        """Adds the equations of a jaxpr, and returns its outputs.
+
+        Args:
+            jaxpr: The jaxpr.
+            operands: Its constants, then its inputs.
+        """
+        # The same jaxpr may be inlined several times: its variables mean other values each time.
         scope = (jaxpr, next(self._scopes))
-        known: dict[Any, Operand] = dict(zip(jaxpr.invars, operands, strict=True))
-        known.update((v, Constant(c)) for v, c in zip(jaxpr.constvars, consts, strict=True))
+        variables = (*jaxpr.constvars, *jaxpr.invars)
+        known: dict[Atom, Operand] = dict(zip(variables, operands, strict=True))
 
         def look_up(atom: Atom) -> Operand:
-            return Constant(atom.val) if isinstance(atom, jax_core().Literal) else known[atom]
+            return self.constant(atom.val) if isinstance(atom, literal_class) else known[atom]
 
+        literal_class = jax_core().Literal
         for eqn in jaxpr.eqns:
             given = tuple(look_up(atom) for atom in eqn.invars)
             called = called_jaxpr(eqn) if self._inlines(eqn) else None
@@ -104,135 +122,14 @@ class FlatJaxpr:
         self, eqn: Equation, called: Jaxpr, operands: Sequence[Operand]
     ) -> Sequence[Operand]:
         """Adds the jaxpr that an equation calls, and returns the results of the equation."""
-        return self.add(called.jaxpr, called.consts, operands)
+        # Constants come first, as `add` expects them. They are values, which no later pass looks inside of.
+        return self.add(called.jaxpr, [*map(self.constant, called.consts), *operands])
 
     def add_equation(
-        self, eqn: Equation, scope: tuple[Any, int], operands: tuple[Operand, ...]
+        self, eqn: Equation, scope: tuple[Jaxpr, int], operands: tuple[Operand, ...]
     ) -> Sequence[Operand]:
         """Adds one equation, and returns its results."""
+        # Unused results get numbers too: `results` stands parallel to `eqn.outvars`.
         results = tuple(self.new_value() for _ in eqn.outvars)
         self.equations.append(FlatEquation(eqn, scope, operands, results))
         return results
-
-
-def called_jaxpr(eqn: Equation) -> Any | None:
-    """Returns the closed jaxpr that an equation calls once with its operands; ``None`` if it is no call."""
-    param = _CALL_PARAMS.get(eqn.primitive.name)
-    if param is None:
-        return None
-    called = eqn.params[param]
-    is_closed = isinstance(called, jax_core().ClosedJaxpr)
-    return called if is_closed else jax_core().ClosedJaxpr(called, ())
-
-
-def evaluate(equations: Iterable[FlatEquation], known: dict[int, Any]) -> None:
-    """Evaluates equations in order, and adds their results to ``known``."""
-    segment = _Segment()
-    for equation in equations:
-        if not segment.takes(equation):
-            segment.evaluate(known)
-            segment = _Segment()
-        segment.add(equation)
-    segment.evaluate(known)
-
-
-class _Segment:
-    """Consecutive equations of one inlined jaxpr, evaluated by one ``jax.core.eval_jaxpr``."""
-
-    def __init__(self) -> None:
-        self._equations: list[FlatEquation] = []
-        self._given: dict[Any, Operand] = {}
-        self._made: dict[Any, int] = {}
-        self._numbers: set[Operand] = set()
-
-    def takes(self, equation: FlatEquation) -> bool:
-        """Returns whether an equation belongs to the same jaxpr, and refers to results here by variable.
-
-        A result may reach it as an input of its jaxpr instead, under the name of another variable.
-        """
-        if not self._equations:
-            return True
-        return self._equations[0].scope[1] == equation.scope[1] and not any(
-            operand in self._numbers and atom not in self._made
-            for atom, operand in _variables(equation)
-        )
-
-    def add(self, equation: FlatEquation) -> None:
-        for atom, operand in _variables(equation):
-            # Not computed in this segment: an input of the jaxpr that is evaluated.
-            if atom not in self._made:
-                self._given[atom] = operand
-        self._equations.append(equation)
-        self._numbers.update(equation.results)
-        for var, number in zip(equation.eqn.outvars, equation.results, strict=True):
-            if type(var).__name__ != "DropVar":
-                self._made[var] = number
-
-    def evaluate(self, known: dict[int, Any]) -> None:
-        if not self._equations:
-            return
-        jaxpr = self._equations[0].scope[0]
-        part = with_constvars(
-            jaxpr,
-            [],
-            invars=list(self._given),
-            outvars=list(self._made),
-            eqns=[equation.eqn for equation in self._equations],
-            debug_info=jaxpr.debug_info.with_unknown_names(),
-        )
-        given = [value_of(operand, known) for operand in self._given.values()]
-        values = jax.core.eval_jaxpr(part, (), *given)
-        known.update(zip(self._made.values(), values, strict=True))
-
-
-def _variables(equation: FlatEquation) -> Iterator[tuple[Any, Operand]]:
-    for atom, operand in zip(equation.eqn.invars, equation.operands, strict=True):
-        if not isinstance(atom, jax_core().Literal):
-            yield atom, operand
-
-
-def value_of(operand: Operand, known: dict[int, Any]) -> Any:
-    """Returns the value of an operand."""
-    return operand.value if isinstance(operand, Constant) else known[operand]
-
-
-def eliminate_dead_code(
-    equations: Sequence[FlatEquation], outputs: Sequence[Operand], keep: Callable[[Any], bool]
-) -> list[FlatEquation]:
-    """Returns the equations that outputs depend on, and those that ``keep`` returns true for."""
-    wanted = {output for output in outputs if isinstance(output, int)}
-    kept = []
-    for equation in reversed(equations):
-        if wanted.intersection(equation.results) or keep(equation.eqn):
-            wanted.update(o for o in equation.operands if isinstance(o, int))
-            kept.append(equation)
-    return kept[::-1]
-
-
-def map_inner_jaxprs(eqn: Equation, change: Callable[[str, int | None, Any], Any]) -> Any:
-    """Returns an equation whose inner jaxprs are replaced.
-
-    Args:
-        eqn: The equation.
-        change: From the name of a parameter, the position in it if it is a tuple, and a closed jaxpr to
-            the closed jaxpr that replaces it, with the same inputs and outputs.
-    """
-    params = {}
-    for name, value in eqn.params.items():
-        if isinstance(value, tuple):
-            params[name] = tuple(_changed(body, change, name, i) for i, body in enumerate(value))
-        else:
-            params[name] = _changed(value, change, name, None)
-    return eqn.replace(params=params)
-
-
-def _changed(
-    body: Jaxpr, change: Callable[[str, int | None, Any], Any], name: str, position: int | None
-) -> Any:
-    if isinstance(body, jax_core().ClosedJaxpr):
-        return change(name, position, body)
-    if not isinstance(body, jax_core().Jaxpr):
-        return body
-    changed = change(name, position, jax_core().ClosedJaxpr(body, ()))
-    # A plain Jaxpr cannot hold constants.
-    return body if changed.consts else changed.jaxpr

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.primitives import (
+    ADDITIONS,
+    DIV,
+    DOT_GENERAL,
+    MUL,
+    NEG,
+    REDUCE_SUM,
+)
 from stratagem._src.jax_compat.tracer_producer import Producer, constant_value, producer
 
 __all__ = ["is_local_mean"]
@@ -88,18 +96,18 @@ def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
             continue
         operation, operands = found
         name = operation.primitive
-        if name in _TRANSPARENT or name == "neg":
+        if name in _TRANSPARENT or name == NEG:
             pending.append((operands[0], divisor))
-        elif name in ("add", "sub", "add_any"):
+        elif name in ADDITIONS:
             pending += [(operand, divisor) for operand in operands]
-        elif name == "div" and operands[1].number:
+        elif name == DIV and operands[1].number:
             pending.append((operands[0], divisor * operands[1].number))
-        elif name == "mul":
+        elif name == MUL:
             for operand, factor in (operands, operands[::-1]):
                 if factor.number:
                     pending.append((operand, divisor / factor.number))
         elif (
-            name in ("reduce_sum", "dot_general")
+            name in (REDUCE_SUM, DOT_GENERAL)
             and _sums_everything(operation, operands)
             and _is_mean(operands[0].shape, divisor, num_replicas)
         ):
@@ -109,7 +117,7 @@ def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
 
 def _sums_everything(operation: Producer, operands: Sequence[_Value]) -> bool:
     """Returns whether a sum or a product is over all elements."""
-    if operation.primitive == "reduce_sum":
+    if operation.primitive == REDUCE_SUM:
         return len(operation.params["axes"]) == len(operands[0].shape)
     (contracted, _), _ = operation.params["dimension_numbers"]
     return all(len(contracted) == len(operand.shape) for operand in operands)

@@ -14,7 +14,19 @@ from typing import Any, NamedTuple
 import jax
 
 from stratagem._src.core.types import Atom, Equation, Jaxpr, Tensor
-from stratagem._src.jax_compat.tracing import all_equations, inner_jaxprs
+from stratagem._src.jax_compat.primitives import (
+    AXIS_INDEX,
+    CHECKPOINTS,
+    COND,
+    JIT,
+    REPLICATING_COLLECTIVES,
+    SCAN,
+    UNSYNCHRONIZED_SOURCES,
+    WHILE,
+    calls_host,
+    collective_axes,
+)
+from stratagem._src.jaxpr.walk import all_equations, inner_jaxprs
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 
 __all__ = [
@@ -30,8 +42,6 @@ __all__ = [
 
 _REPLICATED = "equal_in_all_replicas"
 _REQUIRED_REPLICATED = "must_be_equal_in_all_replicas"
-_REDUCTIONS = {"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant"}
-_SOURCES = {"axis_index", "rng_uniform"}
 
 
 @functools.cache
@@ -63,7 +73,7 @@ def require_replicated(value: Tensor) -> Any:
 
 def name_of_call(eqn: Equation) -> str | None:
     """Returns the name of the function that an equation calls, if ``jax.jit`` made it."""
-    return eqn.params.get("name") if eqn.primitive.name in ("jit", "pjit") else None
+    return eqn.params.get("name") if eqn.primitive.name in JIT else None
 
 
 def is_replication_check(eqn: Equation) -> bool:
@@ -74,7 +84,7 @@ def is_replication_check(eqn: Equation) -> bool:
 def has_collectives(equations: Iterable[Any]) -> bool:
     """Returns whether these equations, or the jaxprs in them, contain collectives over the replicas."""
     for eqn in equations:
-        if eqn.primitive.name != "axis_index" and REPLICA_AXIS in _axes(eqn):
+        if eqn.primitive.name != AXIS_INDEX and REPLICA_AXIS in collective_axes(eqn):
             return True
         if any(has_collectives(inner.eqns) for inner in inner_jaxprs(eqn)):
             return True
@@ -119,17 +129,21 @@ class ReplicationAnalysis:
         """Returns which results of one equation may vary, given which operands do."""
         name = eqn.primitive.name
         count = len(eqn.outvars)
-        if name in _REDUCTIONS and REPLICA_AXIS in _axes(eqn):
+        if name in REPLICATING_COLLECTIVES and REPLICA_AXIS in collective_axes(eqn):
             # A reduction within groups of replicas gives each group its own result.
             grouped = eqn.params.get("axis_index_groups") is not None
             return [grouped] * count
-        if name in _SOURCES or "callback" in name or REPLICA_AXIS in _axes(eqn):
+        if (
+            name in UNSYNCHRONIZED_SOURCES
+            or calls_host(eqn)
+            or REPLICA_AXIS in collective_axes(eqn)
+        ):
             return [True] * count
-        if name == "cond":
+        if name == COND:
             return self._cond_results(eqn, varying)
-        if name == "while":
+        if name == WHILE:
             return self._while_results(eqn, varying)
-        if name == "scan":
+        if name == SCAN:
             return self._scan_results(eqn, varying)
         if name_of_call(eqn) == _REPLICATED:
             return [False] * count
@@ -141,7 +155,7 @@ class ReplicationAnalysis:
             return self.outputs(inner[0], varying)
         # Anything else is assumed to mix all of its operands.
         sources = any(
-            e.primitive.name in _SOURCES or has_side_effects(e)
+            e.primitive.name in UNSYNCHRONIZED_SOURCES or has_side_effects(e)
             for jaxpr in inner
             for e in all_equations(jaxpr)
         )
@@ -157,19 +171,19 @@ class ReplicationAnalysis:
     def bodies(self, eqn: Equation, varying: Sequence[bool]) -> list[Body]:
         """Returns the jaxprs in a loop, a conditional or a checkpointed call; empty for other equations."""
         name = eqn.primitive.name
-        if name == "cond":
+        if name == COND:
             count = len(eqn.params["branches"])
             return [Body("branches", i, list(varying[1:])) for i in range(count)]
-        if name == "while":
+        if name == WHILE:
             of_condition, of_body, carried = self._while_inputs(eqn, varying)
             return [
                 Body("cond_jaxpr", None, [*of_condition, *carried]),
                 Body("body_jaxpr", None, [*of_body, *carried]),
             ]
-        if name == "scan":
+        if name == SCAN:
             consts, carried, elements, _ = self._scan_inputs(eqn, varying)
             return [Body("jaxpr", None, [*consts, *carried, *elements])]
-        if name in ("checkpoint", "remat", "remat2"):
+        if name in CHECKPOINTS:
             return [Body("jaxpr", None, list(varying))]
         return []
 
@@ -224,11 +238,6 @@ class ReplicationAnalysis:
             if merged == carried:
                 return merged, after[len(carried) :]
             carried = merged
-
-
-def _axes(eqn: Equation) -> tuple[Any, ...]:
-    axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
-    return axes if isinstance(axes, tuple) else (axes,)
 
 
 def _same_arity(eqn: Equation, jaxpr: Jaxpr) -> bool:

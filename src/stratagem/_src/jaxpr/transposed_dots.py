@@ -7,13 +7,13 @@ inputs of three or more dimensions XLA's CPU compiler computes that at a third o
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections import Counter
 
 from stratagem._src.core.types import Equation, Jaxpr
+from stratagem._src.jax_compat.primitives import DOT_GENERAL, TRANSPOSE
 from stratagem._src.jax_compat.tracing import jax_core
-from stratagem._src.jaxpr.inline import map_inner_jaxprs
+from stratagem._src.jaxpr.walk import map_inner_jaxprs
 
 __all__ = ["remove_transposed_dots"]
 
@@ -30,10 +30,10 @@ def remove_transposed_dots(jaxpr: Jaxpr) -> Jaxpr:
     products: dict[int, int] = {}
     eqns: list[Equation | None] = []
     for eqn in jaxpr.eqns:
-        eqn = _rewrite_bodies(eqn)
-        if eqn.primitive.name == "dot_general" and uses[id(eqn.outvars[0])] == 1:
+        eqn = map_inner_jaxprs(eqn, _rewrite_body)
+        if eqn.primitive.name == DOT_GENERAL and uses[id(eqn.outvars[0])] == 1:
             products[id(eqn.outvars[0])] = len(eqns)
-        elif eqn.primitive.name == "transpose" and id(eqn.invars[0]) in products:
+        elif eqn.primitive.name == TRANSPOSE and id(eqn.invars[0]) in products:
             place = products[id(eqn.invars[0])]
             product = eqns[place]
             assert product is not None
@@ -48,26 +48,9 @@ def remove_transposed_dots(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=changed)
 
 
-def _rewrite_bodies(eqn: Equation) -> Equation:
-    core = jax_core()
-    kinds = (core.Jaxpr, core.ClosedJaxpr)
-    bodies = itertools.chain.from_iterable(
-        value if isinstance(value, tuple) else (value,) for value in eqn.params.values()
-    )
-    if not any(isinstance(body, kinds) for body in bodies):
-        return eqn
-    changed = False
-
-    def rewrite(name: str, position: int | None, body: Jaxpr) -> Jaxpr:
-        nonlocal changed
-        jaxpr = remove_transposed_dots(body.jaxpr)
-        if jaxpr is body.jaxpr:
-            return body
-        changed = True
-        return core.ClosedJaxpr(jaxpr, body.consts)
-
-    rewritten = map_inner_jaxprs(eqn, rewrite)
-    return rewritten if changed else eqn
+def _rewrite_body(name: str, position: int | None, body: Jaxpr) -> Jaxpr:
+    jaxpr = remove_transposed_dots(body.jaxpr)
+    return body if jaxpr is body.jaxpr else jax_core().ClosedJaxpr(jaxpr, body.consts)
 
 
 def _exchanges_free_dimensions(transpose: Equation, product: Equation) -> bool:

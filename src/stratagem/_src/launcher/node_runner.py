@@ -32,6 +32,7 @@ from stratagem._src.launcher.task_exit import TaskExit
 from stratagem._src.launcher.task_output import TaskOutput, log_file_name
 from stratagem._src.launcher.task_process import TaskProcess
 from stratagem._src.launcher.task_program import TaskProgram
+from stratagem._src.launcher.visible_devices import divide_devices, find_devices
 from stratagem._src.telemetry.monitoring.collector_address import collector_variables
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE
 
@@ -86,6 +87,9 @@ class NodeRunner:
         self._attempt: Start | None = None
         self._secret = ""
         self._logs_are_incomplete = False
+        # Before anything starts: raises if the devices of this host cannot be divided.
+        devices = find_devices(program.environment)
+        self._devices = divide_devices(devices, list(node.counts.jobs()))
 
     def join(self) -> None:
         """Offers this node to the job, with newly reserved ports."""
@@ -151,6 +155,8 @@ class NodeRunner:
             self._secret,
             self._program.num_devices,
         )
+        position = order.plan.tasks[self._node.rank].index(task)
+        environment |= self._devices[position]
         if order.collector:
             secret = self._secret_of(MONITORING_SECRET_ID)
             environment |= collector_variables(order.collector, secret, str(task))

@@ -9,7 +9,7 @@ from pathlib import Path
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.lines import LineSplitter, Tail
-from stratagem._src.transport.private_files import open_private_file
+from stratagem._src.process.private_files import open_private_file
 
 __all__ = ["TaskOutput", "log_file_name"]
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from stratagem._src.jax_compat.host_device import add_host_platform
+from stratagem._src.mesh.persistent_cache import enable_default_cache
 from stratagem._src.process.malloc import keep_freed_memory
 
 __all__ = ["may_have_accelerators", "prepare_backend"]
@@ -17,13 +19,16 @@ __all__ = ["may_have_accelerators", "prepare_backend"]
 
 @functools.cache
 def prepare_backend() -> None:
-    """Keeps freed memory in the process if its programs run on the CPU; later calls do nothing.
+    """Enables the compilation cache, and keeps freed memory if programs run on the CPU; once.
 
     Whatever needs devices first calls it, before JAX starts the threads that run programs. Importing this
     library does not: a process that never runs a program keeps its allocator. With an accelerator the
     temporary buffers of programs are not in this process's memory, so nothing would be gained.
     """
-    if not may_have_accelerators():
+    add_host_platform()
+    accelerated = may_have_accelerators()
+    enable_default_cache(may_have_accelerators=accelerated)
+    if not accelerated:
         keep_freed_memory()
 
 

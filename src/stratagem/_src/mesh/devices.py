@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.errors import BackendStartedError, DeviceError
+from stratagem._src.jax_compat.compile_only_devices import is_compile_only
 from stratagem._src.mesh.backend_start import prepare_backend
 
 __all__ = [
@@ -111,8 +112,14 @@ def resolve_devices(
     highest_cpu = max(
         (d.index for d in parsed if isinstance(d, DeviceName) and d.platform == "cpu"), default=-1
     )
-    if highest_cpu >= 0:
-        _provide_cpu_devices(highest_cpu + 1)
+    described = [d for d in parsed if not isinstance(d, DeviceName) and is_compile_only(d)]
+    if described and len(described) < len(parsed):
+        raise DeviceError(
+            f"A strategy has devices of this machine or of a topology description, got both: {wanted}."
+        )
+    num_cpus = max(highest_cpu + 1, len(described))
+    if num_cpus:
+        _provide_cpu_devices(num_cpus)
     resolved = tuple(_lookup(d) if isinstance(d, DeviceName) else d for d in parsed)
     if len(set(resolved)) != len(resolved):
         raise DeviceError(

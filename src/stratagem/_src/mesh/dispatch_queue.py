@@ -39,6 +39,7 @@ from stratagem._src.core.errors import ContextError
 from stratagem._src.jax_compat.forked_child import skip_xla_teardown_in_children
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
+from stratagem._src.mesh.compile_only_group import detached_error
 from stratagem._src.mesh.process_monitor import ProgramIdentity, process_monitor
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
@@ -180,8 +181,11 @@ def dispatch(
             program ``reads_only``.
         ReplicaMismatchError: If another process is about to launch another program.
         UnavailableError: If another process is lost.
+        DeviceError: If the devices are only described.
     """
     if group is None or not (group.serialize_programs or group.spans_processes):
+        if group is not None and not group.attached:
+            raise detached_error(group)
         launched = launch()
     else:
         check_not_in_callback()

@@ -17,33 +17,25 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.errors import DeviceError, ShapeMismatchError
-from stratagem._src.core.types import Jaxpr, Tensor
-from stratagem._src.jax_compat.tracing import all_equations
+from stratagem._src.core.types import Tensor
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 
 __all__ = [
     "PartitionedGroup",
     "check_partition",
-    "check_partitioned",
     "group_of_assignment",
     "grouped",
-    "has_layouts",
     "may_have_layouts",
     "num_logical_devices",
     "prime_factors",
     "tracing_alone",
     "tracing_replica",
 ]
-
-_REDUCTIONS = ("psum", "pmax", "pmin", "reduce_scatter")
-_CALLBACKS = ("pure_callback", "io_callback")
-
 
 _layouts_requested = False
 
@@ -187,11 +179,6 @@ def may_have_layouts(group: ReplicaGroup) -> bool:
     return _layouts_requested and isinstance(group, PartitionedGroup)
 
 
-def has_layouts(jaxpr: Jaxpr) -> bool:
-    """Returns whether a traced replica contains layouts."""
-    return any(eqn.primitive.name == "sharding_constraint" for eqn in all_equations(jaxpr))
-
-
 def tracing_replica(
     group: ReplicaGroup, *, with_layouts: bool
 ) -> contextlib.AbstractContextManager[Any]:
@@ -232,30 +219,6 @@ def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices:
             raise ShapeMismatchError(
                 f"Every dim must be divisible by its partition_dimensions, got dim {dim} of size "
                 f"{size} in {count} parts. Pad the tensor, or split along another dim."
-            )
-
-
-def check_partitioned(group: ReplicaGroup, jaxpr: Jaxpr) -> None:
-    """Checks that XLA can compile a replica that was traced with layouts.
-
-    Raises:
-        DeviceError: If it contains an operation that is not supported with layouts.
-    """
-    for eqn in all_equations(jaxpr):
-        name = eqn.primitive.name
-        if name in _CALLBACKS:
-            raise DeviceError(
-                f"A step that lays out values over logical devices cannot contain {name}, which JAX "
-                "does not support there. Use jax.debug.callback or jax.debug.print, or leave out "
-                "the layouts."
-            )
-        # XLA would abort the process: "Invalid binary instruction opcode copy".
-        is_bfloat16 = eqn.outvars and getattr(eqn.outvars[0].aval, "dtype", 0) == jnp.bfloat16
-        if group.widens_bfloat16 and name in _REDUCTIONS and is_bfloat16:
-            raise DeviceError(
-                f"On virtual CPU devices XLA cannot compile {name} of bfloat16 in a step that lays "
-                "out values over logical devices. Use all_reduce() of the replica context, which "
-                "converts to float32, or convert around it."
             )
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 
+from stratagem._src.jax_compat.host_device import host_device
 from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.devices import canonical_name, set_num_cpu_devices
 
@@ -44,7 +45,9 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
     LogicalDevice(name='/job:localhost/replica:0/task:0/device:CPU:0', device_type='CPU')
     """
     prepare_backend()
-    platforms = {device.platform for device in jax.local_devices()} | {"cpu"}
+    platforms = {device.platform for device in jax.local_devices()}
+    if host_device() is not None:
+        platforms.add("cpu")
     devices = [d for p in sorted(platforms) for d in jax.local_devices(backend=p)]
     listed = [LogicalDevice(canonical_name(d), canonical_name(d).split(":")[-2]) for d in devices]
     return [d for d in listed if device_type is None or d.device_type == device_type.upper()]

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.int64_guard import guard_int64
 from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.compile_only_devices import is_compile_only
 from stratagem._src.jax_compat.concrete_array import is_on_one_device
 from stratagem._src.jax_compat.device_arrays import put_copies, put_pieces
 from stratagem._src.jax_compat.tracing import is_tracer
@@ -39,7 +40,14 @@ class ReplicaGroup:
     Groups of the same devices are the same object: use ``ReplicaGroup.of(devices)``.
 
     JAX equivalent: a one-dimensional ``jax.sharding.Mesh``.
+
+    Attributes:
+        devices: The device of each replica, on which its values are.
+        mesh: The devices that programs are compiled for.
+        attached: Whether this process can run programs on them; see ``CompileOnlyGroup``.
     """
+
+    attached = True
 
     def __init__(self, devices: tuple[jax.Device, ...]) -> None:
         self.devices = devices
@@ -56,13 +64,14 @@ class ReplicaGroup:
         self.mesh: Mesh = Mesh(np.array(devices), (REPLICA_AXIS,))
         self.replicated: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
         self.sharded: NamedSharding = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
-        self.on_cpu: bool = devices[0].platform == "cpu"
+        self.platform: str = devices[0].platform
+        self.on_cpu: bool = self.platform == "cpu"
         self.serialize_programs: bool = self.size > 1 and self.on_cpu
         self.widens_bfloat16 = False
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> ReplicaGroup:
-        """Returns the group of these devices."""
+        """Returns the group of these devices; a ``CompileOnlyGroup`` if they are only described."""
         return _group(tuple(devices))
 
     @functools.cached_property
@@ -94,7 +103,16 @@ class ReplicaGroup:
         """Returns the sharding of an array that is sharded along a dim, or replicated for ``None``."""
         if split is None:
             return self.replicated
-        return NamedSharding(self.mesh, PartitionSpec(*[None] * split, REPLICA_AXIS))
+        return NamedSharding(self.replicated.mesh, PartitionSpec(*[None] * split, REPLICA_AXIS))
+
+    @property
+    def home(self) -> ReplicaGroup:
+        """The replicas on the devices that their values are on."""
+        return self
+
+    def program_sharding(self, sharding: NamedSharding) -> NamedSharding:
+        """Returns the sharding that a program has for an array that this group has placed."""
+        return sharding
 
     def global_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the global array that holds one ``shape`` for each replica."""
@@ -137,6 +155,8 @@ class ReplicaGroup:
 
     def shards(self, array: jax.Array) -> tuple[jax.Array, ...]:
         """Returns the array's shard on each local device, in the order of the replicas."""
+        if self.local_size == 1:
+            return (array.addressable_data(0),)
         pieces = {shard.device: shard.data for shard in addressable_shards(array)}
         return tuple(pieces[device] for device in self.local_devices)
 
@@ -194,7 +214,11 @@ def _rows_on_device(part: Tensor, device: jax.Device) -> jax.Array:
 
 @functools.cache
 def _group(devices: tuple[jax.Device, ...]) -> ReplicaGroup:
-    return ReplicaGroup(devices)
+    # Imported here: it is a kind of ReplicaGroup, which few programs need.
+    from stratagem._src.mesh.compile_only_group import CompileOnlyGroup
+
+    compile_only = bool(devices) and is_compile_only(devices[0])
+    return CompileOnlyGroup(devices) if compile_only else ReplicaGroup(devices)
 
 
 when_backend_ends(_group.cache_clear)

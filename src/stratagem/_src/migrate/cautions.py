@@ -29,7 +29,7 @@ _BATCH_STATISTICS = (
 )
 _SUMMED_TWICE = (
     "apply_gradients sums gradients over the replicas; these were all-reduced already. Leave one of the "
-    "two out; an sg.train.Optimizer takes experimental_aggregate_gradients=False"
+    "two out, or pass experimental_aggregate_gradients=False"
 )
 _DECAY = "Keras 3 optimizers have no decay: pass a schedule of keras.optimizers.schedules"
 _OWN_AGGREGATION = {"experimental_aggregate_gradients", "skip_gradients_aggregation"}

@@ -36,7 +36,6 @@ _DROPPED_BY_KERAS = {
     "layers.LocallyConnected": "a convolution, or a layer of your own",
     "premade": "a model of your own",
     "preprocessing.image.ImageDataGenerator": "keras.utils.image_dataset_from_directory and layers",
-    "utils.experimental.DatasetCreator": "a function that returns a sg.data.Dataset",
     "utils.multi_gpu_model": "sg.distribute.MirroredStrategy, and the model under its scope",
 }
 _OTHER_PACKAGES = {
@@ -66,8 +65,6 @@ def review(
             message = _name(program, node, rewritten)
             if message is not None:
                 yield Finding(program.line(node), Kind.LEFT, message)
-        elif isinstance(node, cst.ClassDef):
-            yield from _train_step(program, node)
     if program.imported:
         yield from tensor_control_flow(program, inference)
         yield from cautions(program, inference)
@@ -114,16 +111,3 @@ def _imports(program: Program, node: cst.Import | cst.ImportFrom) -> Iterator[Fi
         else:
             continue
         yield Finding(program.line(node), Kind.LEFT, message)
-
-
-def _train_step(program: Program, node: cst.ClassDef) -> Iterator[Finding]:
-    bases = [program.tensorflow_name(base.value) for base in node.bases]
-    if not any(base in ("keras.Model", "keras.models.Model", "keras.Sequential") for base in bases):
-        return
-    for method in node.body.body:
-        if isinstance(method, cst.FunctionDef) and method.name.value in ("train_step", "test_step"):
-            message = (
-                f"{method.name.value}(self, data) of a Keras model is {method.name.value}(self, state, "
-                "data) with the JAX backend: rewrite it with stateless_call, see docs/keras.md"
-            )
-            yield Finding(program.line(method), Kind.LEFT, message)

@@ -8,13 +8,10 @@ from typing import Any
 import jax
 
 from stratagem._src.core.types import Jaxpr, Tensor
+from stratagem._src.jax_compat.primitives import COND, SCAN, WHILE
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.evaluation import evaluate
-from stratagem._src.partitioner.inlined_program import (
-    Equation,
-    FlatProgram,
-    flatten,
-    unsharded_constant,
-)
+from stratagem._src.partitioner.inlined_program import FlatProgram, flatten, unsharded_constant
 from stratagem._src.partitioner.layout import REPLICATED, Layout, Sharded, Value
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, rule
 from stratagem._src.partitioner.sharding_context import ShardingContext
@@ -85,9 +82,9 @@ def _carry_layouts(
         layouts = merged
 
 
-@rule("scan")
+@rule(SCAN)
 def scan(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """All replicas run every step. The scanned dimension itself is never sharded."""
     params = equation.params
@@ -137,9 +134,9 @@ def scan(
     return [*_values(last, layouts), *_values(stacked, stacked_layouts)]
 
 
-@rule("while")
+@rule(WHILE)
 def while_loop(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """All replicas run the same number of iterations; a batched condition falls back to replicated."""
     params = equation.params
@@ -176,9 +173,9 @@ def while_loop(
     return _values(jax.lax.while_loop(condition, body, start), layouts)
 
 
-@rule("cond")
+@rule(COND)
 def cond(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """All replicas take the same branch."""
     which, *inputs = operands

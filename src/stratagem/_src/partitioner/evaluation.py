@@ -15,8 +15,10 @@ import stratagem._src.partitioner.rules.indexing
 import stratagem._src.partitioner.rules.partial_sums
 import stratagem._src.partitioner.rules.reductions
 import stratagem._src.partitioner.rules.shapes  # noqa: F401
+from stratagem._src.jax_compat.primitives import ADDITIONS, COND, SCAN, WHILE
+from stratagem._src.jaxpr.inline import Constant, FlatEquation, Operand
 from stratagem._src.partitioner.deferred_random_bits import DeferredRandomBits
-from stratagem._src.partitioner.inlined_program import Constant, Equation, FlatProgram
+from stratagem._src.partitioner.inlined_program import FlatProgram
 from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Padded, Partial, Value
 from stratagem._src.partitioner.rules.padded import padded
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, PARTIAL_RULES, RULES, Gather
@@ -24,10 +26,8 @@ from stratagem._src.partitioner.sharding_context import ShardingContext
 
 __all__ = ["evaluate"]
 
-_CONTROL_FLOW = frozenset({"scan", "while", "cond"})
+_CONTROL_FLOW = frozenset({SCAN, WHILE, COND})
 """Evaluated by their rules even if no operand is sharded: constants in their bodies may be sharded."""
-
-_ADDITIONS = frozenset({"add", "sub", "add_any"})
 
 
 def evaluate(
@@ -63,12 +63,12 @@ class _Evaluation:
         self._random_bits = DeferredRandomBits(ctx, known)
         self._collective_depths: dict[int, int] = {}
 
-    def value(self, operand: int | Constant) -> Value:
+    def value(self, operand: Operand) -> Value:
         if isinstance(operand, Constant):
             return Value(operand.value, REPLICATED)
         return self._random_bits.replicated(operand)
 
-    def run(self, equation: Equation) -> None:
+    def run(self, equation: FlatEquation) -> None:
         """Evaluates one equation. Its rule says which operands must be replicated first."""
         if not self._random_bits.defer(equation):
             results = self._apply(equation)
@@ -81,22 +81,22 @@ class _Evaluation:
         before = max(map(self._collective_depth, equation.operands), default=0)
         self._collective_depths.update(dict.fromkeys(equation.results, before))
 
-    def sum(self, operands: Sequence[int | Constant]) -> None:
+    def sum(self, operands: Sequence[Operand]) -> None:
         """All-reduces those operands that are partial."""
         for operand in operands:
             if isinstance(self.value(operand).layout, Partial):
                 self._replicate(operand)
 
-    def _replicate(self, operand: int | Constant) -> None:
+    def _replicate(self, operand: Operand) -> None:
         if isinstance(operand, int) and self.value(operand).layout != REPLICATED:
             self._known[operand] = self._ctx.reshard(self.value(operand), REPLICATED)
             self._collective_depths[operand] = self._collective_depth(operand) + 1
 
-    def _collective_depth(self, operand: int | Constant) -> int:
+    def _collective_depth(self, operand: Operand) -> int:
         """Returns the number of consecutive collectives that a value depends on."""
         return self._collective_depths.get(operand, 0) if isinstance(operand, int) else 0
 
-    def _apply(self, equation: Equation) -> list[Value] | Gather:
+    def _apply(self, equation: FlatEquation) -> list[Value] | Gather:
         operands = self._random_bits.operands(equation)
         is_replicated = all(value.layout == REPLICATED for value in operands)
         if is_replicated and equation.name not in _CONTROL_FLOW:
@@ -107,15 +107,15 @@ class _Evaluation:
         if any(isinstance(value.layout, Partial) for value in operands):
             return self._apply_to_partials(equation, operands)
         rule = RULES.get(equation.name)
-        if equation.name != "cond" and any(isinstance(v.layout, Padded) for v in operands):
+        if equation.name != COND and any(isinstance(v.layout, Padded) for v in operands):
             rule = padded
         return GATHER_ALL if rule is None else rule(self._ctx, equation, operands)
 
     def _apply_to_partials(
-        self, equation: Equation, operands: Sequence[Value]
+        self, equation: FlatEquation, operands: Sequence[Value]
     ) -> list[Value] | Gather:
         layouts = {value.layout for value in operands}
-        if self._defer_sums and equation.name in _ADDITIONS and layouts == {REPLICATED, PARTIAL}:
+        if self._defer_sums and equation.name in ADDITIONS and layouts == {REPLICATED, PARTIAL}:
             # For example `total + sum(x)` in a loop: the carried total becomes partial, and one all-reduce
             # after the loop replaces one in each iteration.
             operands = [self._ctx.as_partial(value) for value in operands]
@@ -128,7 +128,7 @@ class _Evaluation:
             return Gather(tuple(i for i, v in enumerate(operands) if isinstance(v.layout, Partial)))
         return results
 
-    def _would_add_collective(self, equation: Equation, operands: Sequence[Value]) -> bool:
+    def _would_add_collective(self, equation: FlatEquation, operands: Sequence[Value]) -> bool:
         """Returns whether deferring the all-reduce of the partial operands would cost a collective.
 
         It would if a replicated operand depends on a later collective than the partial ones: they can

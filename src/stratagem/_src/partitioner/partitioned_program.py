@@ -45,7 +45,8 @@ def partition(
     if closed.effects or not any(split):
         # Every replica would repeat the effects, so XLA partitions programs that have effects.
         compute = jaxpr_as_fun(closed)
-        return lambda *arrays: jax.lax.with_sharding_constraint(compute(*arrays), group.replicated)
+        replicated = group.program_sharding(group.replicated)
+        return lambda *arrays: jax.lax.with_sharding_constraint(compute(*arrays), replicated)
     consts = [unsharded_constant(const) for const in closed.consts]
     given: list[Layout] = [REPLICATED] * len(consts)
     given += [Sharded(0) if is_split else REPLICATED for is_split in split]

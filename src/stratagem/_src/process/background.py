@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from stratagem._src.process.fork import ProcessOwner
+from stratagem._src.process.signal_handlers import is_raised_by_signal_handler
 
 __all__ = ["Background", "BackgroundThread"]
 
@@ -68,10 +69,13 @@ class Background:
             self._threads.add(thread)
         try:
             thread.start()
-        except RuntimeError as error:
-            # Thread.start waits with a condition, which turns a KeyboardInterrupt into a RuntimeError.
-            if isinstance(error.__context__, KeyboardInterrupt):
-                raise error.__context__ from None
+        except (RuntimeError, KeyError) as error:
+            # Thread.start waits with a condition, which turns an interrupt into another error.
+            interrupt = error.__context__
+            if interrupt is not None and (
+                isinstance(interrupt, KeyboardInterrupt) or is_raised_by_signal_handler(interrupt)
+            ):
+                raise interrupt from None
             raise
         return thread
 

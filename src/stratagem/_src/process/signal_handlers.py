@@ -1,4 +1,4 @@
-"""Tells whether code runs in a signal handler of the user."""
+"""Tells whether code runs in a signal handler of the user, and whether an exception comes from one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import functools
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["in_signal_handler"]
+__all__ = ["in_signal_handler", "is_raised_by_signal_handler"]
 
 
 def in_signal_handler() -> bool:
@@ -24,9 +25,30 @@ def in_signal_handler() -> bool:
     _known_codes.update(code for number in _SIGNALS if (code := _code(signal.getsignal(number))))
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code in _known_codes and _is_passed(frame.f_back, frame):
+        if frame.f_code in _known_codes and any(
+            f is frame.f_back for f in _frames_passed_to(frame)
+        ):
             return True
         frame = frame.f_back
+    return False
+
+
+def is_raised_by_signal_handler(error: BaseException) -> bool:
+    """Returns whether a signal handler that is written in Python raised an exception.
+
+    Code that skips or reports errors of its callees must not take such an exception for one of them: it
+    interrupts the program at any place, as Ctrl-C does.
+    """
+    # Not by the code of the installed handlers: it may have installed another one before it raised. Nor
+    # only the frame just above: code of Cython puts frames of its own into the traceback.
+    above: list[FrameType] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if any(passed is one for passed in _frames_passed_to(frame) for one in above):
+            return True
+        above.append(frame)
+        traceback = traceback.tb_next
     return False
 
 
@@ -47,9 +69,9 @@ def _code(handler: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def _is_passed(below: FrameType | None, frame: FrameType) -> bool:
-    """Returns whether a frame was called with ``below`` as an argument, unlike in a call by user code."""
+def _frames_passed_to(frame: FrameType) -> Iterator[FrameType]:
+    """Yields the frames that a frame was called with, as handlers are, and code of users is not."""
     for value in frame.f_locals.values():
-        if value is below or (isinstance(value, tuple) and any(item is below for item in value)):
-            return True
-    return False
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, FrameType):
+                yield item

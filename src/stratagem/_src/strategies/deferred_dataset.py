@@ -10,6 +10,7 @@ from stratagem._src.core.types import Dataset
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.input.distributed_iterator import DistributedIterator
+from stratagem._src.input.input_context import InputContext
 from stratagem._src.input.input_options import InputOptions
 
 __all__ = ["DeferredDataset"]
@@ -45,6 +46,11 @@ class DeferredDataset(DistributedDataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._recipe
+
+    def undistributed(self) -> Any:
+        """Returns the dataset that is distributed, or one that the function creates for one replica."""
+        _, (_, source, _) = self._recipe
+        return source(InputContext()) if callable(source) else source
 
     def __iter__(self) -> DistributedIterator:
         return iter(self._made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 
@@ -13,12 +13,12 @@ from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.core.types import PyTree
+from stratagem._src.jax_compat.host_device import on_host
 from stratagem._src.jax_compat.running_backends import running_backends
 from stratagem._src.mesh.devices import resolve_devices
 from stratagem._src.mesh.logical_devices import grouped, num_logical_devices
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
-from stratagem._src.strategies.single_device_notice import tell_of_single_device
 from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchronized
 from stratagem._src.variables.fully_sharded import current_placement
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
@@ -28,6 +28,9 @@ from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableSynchronization
 
 __all__ = ["MirroredExtended", "MirroredStrategy"]
+
+
+_told: list[str] = []
 
 _logger = logging.getLogger("stratagem")
 
@@ -64,7 +67,7 @@ class MirroredStrategy(LogicalDeviceLayouts):
         found = resolve_devices(devices)
         group = grouped(found, devices_per_replica)
         if devices is None:
-            tell_of_single_device(type(self).__name__, found, had_started=had_started)
+            _tell_of_single_device(type(self).__name__, found, had_started=had_started)
         warn_if_unsynchronized(type(self).__name__)
         super().__init__(MirroredExtended(self, group, check_cross_device_ops(cross_device_ops)))
         _logger.info("Using %s with devices %s", type(self).__name__, group.device_names)
@@ -89,7 +92,9 @@ class MirroredExtended(StrategyExtended):
         placement = current_placement()
         if placement is None or not self.shards_variables:
             return MirroredVariable(self._strategy, **options)
-        options["initial_value"] = value = initial_array(options["initial_value"], options["dtype"])
+        with on_host():  # the full value may not fit into the memory of one accelerator
+            value = initial_array(options["initial_value"], options["dtype"])
+        options["initial_value"] = value
         if not value.ndim or value.size < placement.min_size:
             return MirroredVariable(self._strategy, **options)
         if options["trainable"] is not False:
@@ -134,3 +139,40 @@ def check_cross_device_ops(ops: CrossDeviceOps | None) -> CrossDeviceOps:
             "stratagem.distribute.NcclAllReduce()."
         )
     return ops
+
+
+def _tell_of_single_device(kind: str, devices: Sequence[jax.Device], *, had_started: bool) -> None:
+    """Logs once that a strategy without a list of devices has one replica.
+
+    Args:
+        kind: The class name of the strategy.
+        devices: The devices that it found.
+        had_started: Whether the JAX backend was running before the strategy was created.
+    """
+    if _told or len(devices) != 1:
+        return
+    _told.append(kind)
+    [device] = devices
+    if device.platform != "cpu":
+        _logger.warning(
+            "%s found one device, %s, so it trains with one replica. To use more, make them visible to "
+            "JAX (CUDA_VISIBLE_DEVICES and similar), or start one process per host.",
+            kind,
+            device,
+        )
+        return
+    if had_started:
+        what = (
+            "JAX had started before with one CPU device, and its number of devices is fixed from then on. "
+            "Restart the program, in a notebook the kernel, and create the strategy first"
+        )
+    else:
+        what = "JAX found no accelerator. To try several replicas on the CPU, name virtual devices"
+    _logger.warning(
+        "%s found one device, %s, so it trains with one replica. %s: "
+        'MirroredStrategy(["CPU:0", "CPU:1"]), or sg.config.set_num_cpu_devices(2) before anything '
+        "uses JAX.",
+        kind,
+        device,
+        what,
+    )

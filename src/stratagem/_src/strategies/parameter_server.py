@@ -30,7 +30,11 @@ from stratagem._src.parameter_server.partitioners import Partitioner, num_shards
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.deferred_dataset import DeferredDataset
 from stratagem._src.strategies.extended import StrategyExtended
-from stratagem._src.strategies.server_cluster import check_server_cluster, server_addresses
+from stratagem._src.strategies.server_cluster import (
+    check_server_cluster,
+    cluster_of_environment,
+    server_addresses,
+)
 from stratagem._src.values.array_operators import ArrayOperators
 from stratagem._src.values.regroup import map_values
 from stratagem._src.variables.declared_shape import check_shape
@@ -50,7 +54,8 @@ class ParameterServerStrategy(Strategy):
     workers.
 
     Args:
-        cluster_resolver: Describes the servers (job ``ps``) and workers (job ``worker``).
+        cluster_resolver: Describes the servers (job ``ps``) and workers (job ``worker``). Default: from
+            ``TF_CONFIG``, which ``stratagem run`` sets.
         variable_partitioner: Returns the number of shards of a variable, for example
             ``MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)``, or any function that is
             called as ``fn(shape=..., dtype=...)`` and returns ``[shards, 1, 1, ...]``; ``None`` does not
@@ -88,11 +93,12 @@ class ParameterServerStrategy(Strategy):
 
     def __init__(
         self,
-        cluster_resolver: ClusterResolver,
+        cluster_resolver: ClusterResolver | None = None,
         variable_partitioner: Partitioner | Callable[..., Sequence[int]] | None = None,
         *,
         resume: bool = False,
     ) -> None:
+        cluster_resolver = cluster_resolver or cluster_of_environment()
         cluster = check_server_cluster(cluster_resolver)
         if variable_partitioner is not None and not callable(variable_partitioner):
             raise InvalidArgumentError(
@@ -203,6 +209,11 @@ class ParameterServerExtended(StrategyExtended):
         """Lets this process create variables, split by ``partitioner``."""
         self._partitioner = partitioner
         self._creates_variables = True
+
+    @property
+    def is_on_worker(self) -> bool:
+        """Whether this process is a worker, which uses variables and creates none."""
+        return not self._creates_variables
 
     def make_per_worker_variables_with(self, make: Callable[..., Variable]) -> None:
         """Sets the factory of per-worker variables, which the coordinator provides."""

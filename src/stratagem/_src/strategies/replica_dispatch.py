@@ -12,11 +12,12 @@ from stratagem._src.core.types import Leaf
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
+from stratagem._src.execution.gradient_frame import GradientFrame
 from stratagem._src.execution.replicas.single import SingleChannel
 from stratagem._src.execution.replicas.spmd import run_spmd
 from stratagem._src.execution.replicas.thread_channel import ThreadChannel
 from stratagem._src.execution.replicas.threads import ReplicaThreads
-from stratagem._src.execution.tracing_frames import GradientFrame, TracingFrame
+from stratagem._src.execution.tracing_frame import TracingFrame
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh import process_settings as config
 from stratagem._src.mesh.logical_devices import tracing_alone

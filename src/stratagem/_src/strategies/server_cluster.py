@@ -6,11 +6,30 @@ from typing import Any
 
 from stratagem._src.cluster import ClusterResolver, ClusterSpec
 from stratagem._src.cluster.errors import ClusterSpecError, TaskError
+from stratagem._src.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
 from stratagem._src.core.errors import InvalidArgumentError
 
-__all__ = ["check_server_cluster", "server_addresses"]
+__all__ = ["check_server_cluster", "cluster_of_environment", "server_addresses"]
 
 _JOBS = ("chief", "worker", "ps", "evaluator")
+
+
+def cluster_of_environment() -> ClusterResolver:
+    """Returns the resolver of the cluster that ``TF_CONFIG`` describes.
+
+    Other launchers' variables describe equal processes, which have no parameter servers.
+
+    Raises:
+        ClusterSpecError: If ``TF_CONFIG`` describes no cluster.
+    """
+    resolver = TFConfigClusterResolver()
+    if not resolver.cluster_spec():
+        raise ClusterSpecError(
+            "ParameterServerStrategy() reads the cluster from TF_CONFIG, which describes none. Start the "
+            "program with `stratagem run --chief --workers 2 --ps 1 script.py`, which sets it, or pass a "
+            "cluster resolver."
+        )
+    return resolver
 
 
 def check_server_cluster(resolver: Any) -> ClusterSpec:
@@ -77,7 +96,8 @@ def _check_task(cluster: ClusterSpec, task_type: str | None, task_id: int | None
     if task_type != "chief":
         raise TaskError(
             f"ParameterServerStrategy must be created by the coordinator, but this task is {task_type} "
-            f"{task_id}. A ps or worker only runs Server(cluster_spec, task_type, task_id).join()."
+            f"{task_id}. Call distribute.Server.serve_task() before it: a worker or parameter server "
+            "serves there until the job ends."
         )
     if task_type not in cluster.jobs:
         raise TaskError(

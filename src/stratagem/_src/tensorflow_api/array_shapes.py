@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -27,7 +28,7 @@ from stratagem._src.tensorflow_api.conversion import (
     integers,
     shape_of,
 )
-from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_symbolic
 
 __all__ = [
     "bitcast",
@@ -54,7 +55,7 @@ def shape(input: ArrayLike, out_type: DTypeLike = None, name: str | None = None)
     >>> shape([[1, 2, 3]])
     HostTensor([1, 3], dtype=int32)
     """
-    return HostTensor.of(np.array(_sizes(input), _integer_type(out_type)))
+    return HostTensor.of_sizes(_sizes(input), _integer_type(out_type))
 
 
 def shape_n(
@@ -74,7 +75,10 @@ def size(input: ArrayLike, out_type: DTypeLike = None, name: str | None = None) 
     >>> size([[1, 2, 3]])
     HostTensor(3, dtype=int32)
     """
-    return HostTensor.of(np.array(np.prod(_sizes(input), dtype=np.int64), _integer_type(out_type)))
+    count = math.prod(_sizes(input))
+    if is_symbolic(count):
+        return count
+    return HostTensor.of(np.array(count, _integer_type(out_type)))
 
 
 def rank(input: ArrayLike, name: str | None = None) -> HostTensor:
@@ -172,7 +176,7 @@ def broadcast_dynamic_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> HostTenso
     HostTensor([2, 3], dtype=int32)
     """
     shapes = [shape_of("broadcast_dynamic_shape", one) for one in (shape_x, shape_y)]
-    return HostTensor.of(np.array(np.broadcast_shapes(*shapes), np.int32))
+    return HostTensor.of_sizes(jnp.broadcast_shapes(*shapes))
 
 
 def broadcast_static_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> TensorShape:
@@ -191,7 +195,8 @@ def ensure_shape(x: ArrayLike, shape: ShapeLike, name: str | None = None) -> Ten
     Array([[1, 2]], dtype=int32)
     """
     array = as_tensor(x)
-    if not TensorShape(shape).is_compatible_with(array.shape):
+    known = [None if is_symbolic(one) else one for one in array.shape]
+    if not TensorShape(shape).is_compatible_with(known):
         raise InvalidArgumentError(f"tf.ensure_shape expects shape {shape}, got {array.shape}.")
     return array
 

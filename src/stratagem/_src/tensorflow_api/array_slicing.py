@@ -27,7 +27,7 @@ from stratagem._src.tensorflow_api.conversion import (
     integers,
     matched,
 )
-from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size, is_symbolic
 
 __all__ = [
     "concat",
@@ -246,12 +246,12 @@ def _sizes_on_host(values: Sequence[Any]) -> list[HostTensor] | None:
     ``tf.concat([[n], tf.shape(x)], 0)`` is again a shape, and must not become a traced array.
     """
     leaves = jax.tree.leaves(list(values))
-    if not any(is_size(leaf) for leaf in leaves):
+    sizes = [leaf for leaf in leaves if is_size(leaf) or is_symbolic(leaf)]
+    if not sizes or len(sizes) + sum(type(leaf) is int for leaf in leaves) < len(leaves):
         return None
-    if not all(is_size(leaf) or type(leaf) is int for leaf in leaves):
-        return None
-    dtype = np.result_type(*(leaf.dtype for leaf in leaves if is_size(leaf)))
-    return [HostTensor.of(np.asarray(value, dtype)) for value in values]
+    dtypes = [size.dtype for size in sizes if is_size(size) and size.dtype != object]
+    dtype = np.result_type(*dtypes) if dtypes else np.int32
+    return [HostTensor.of_sizes(value, dtype) for value in values]
 
 
 def _matched_or_promoted(op: str, values: Sequence[Any]) -> list[Tensor]:

@@ -5,19 +5,30 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core import structures
-from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.errors import ContextError, InvalidArgumentError, TracedValueError
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.types import ArrayLike, DTypeLike, IntegerLike, PyTree, ScalarLike, Tensor
 from stratagem._src.execution.conditionals import cond
+from stratagem._src.execution.gradient_frame import GradientFrame
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.tensorflow_api.conversion import as_tensor, concrete, integer
 from stratagem._src.tensorflow_api.tensor_array import TensorArray
+
+_T = TypeVar("_T")
+_Step = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+_VALUE_NEEDED = (
+    TracedValueError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 __all__ = [
     "case",
@@ -74,14 +85,19 @@ def map_fn(
         name: Ignored.
         fn_output_signature: Ignored.
 
-    Differs from TensorFlow: ``fn`` is traced once for all elements, and must not assign variables.
+    ``fn`` is traced once for all elements. Eagerly, it is called for each element if it cannot be traced,
+    because it uses variables or needs the values of elements.
 
     JAX equivalent: ``jax.lax.map``.
 
     >>> map_fn(lambda x: x * 2, [1, 2, 3])
     Array([2, 4, 6], dtype=int32)
     """
-    return jax.lax.map(fn, _arrays(elems))
+    arrays = _arrays(elems)
+    return _traced_or_called(
+        lambda: jax.lax.map(fn, arrays),
+        lambda: _call_for_each(lambda _, element: (None, fn(element)), None, arrays)[1],
+    )
 
 
 def vectorized_map(
@@ -111,7 +127,7 @@ def scan(
     """Applies ``fn`` to its last result and the next element, and stacks all results.
 
     Args:
-        fn: A function of its last result and an element, traced once. It must not assign variables.
+        fn: A function of its last result and an element, traced as that of ``map_fn``.
         elems: An array, or a structure of arrays of equal length.
         initializer: The initial result; default: the first element, which is then also the first output.
         parallel_iterations: Ignored.
@@ -132,7 +148,7 @@ def scan(
         result = fn(carry, element)
         return result, result
 
-    _, results = jax.lax.scan(step, first, rest, reverse=reverse)
+    _, results = _scan(step, first, rest, reverse)
     if initializer is not None:
         return results
     return jax.tree.map(
@@ -198,8 +214,9 @@ def while_loop(
         maximum_iterations: The maximum number of iterations; default: no limit.
         name: Ignored.
 
-    Eagerly, this is a Python loop. In compiled code ``body`` is traced once, must not assign variables, and
-    has no reverse-mode gradient: use ``tf.scan``.
+    Eagerly, this is a Python loop. In compiled code ``body`` is traced once and must not assign variables.
+    There, gradients need ``maximum_iterations``: they keep the values of every iteration, so XLA needs a
+    bound.
 
     JAX equivalent: ``jax.lax.while_loop``.
 
@@ -229,6 +246,9 @@ def while_loop(
             old.of_shape(new.element_shape) if isinstance(old, TensorArray) else old
             for old, new in zip(values, after, strict=True)
         )
+    if max_iterations is not None and _is_differentiated():
+        result = _bounded_loop(cond, next_of, values, max_iterations)
+        return list(result) if isinstance(loop_vars, list) else result
     limit = np.iinfo(np.int32).max if max_iterations is None else max_iterations
     _, result = jax.lax.while_loop(
         lambda state: (state[0] < limit) & jnp.asarray(cond(*state[1])),
@@ -236,6 +256,32 @@ def while_loop(
         (jnp.int32(0), values),
     )
     return list(result) if isinstance(loop_vars, list) else result
+
+
+def _is_differentiated() -> bool:
+    """Returns whether a gradient may be computed through what is traced now."""
+    thread = THIS_THREAD.state
+    return bool(thread.tapes) or any(isinstance(f, GradientFrame) for f in thread.state_frames)
+
+
+def _bounded_loop(
+    cond: Callable[..., Any],
+    next_of: Callable[..., tuple[PyTree, ...]],
+    values: tuple[PyTree, ...],
+    max_iterations: int,
+) -> tuple[PyTree, ...]:
+    """Returns the loop variables after ``max_iterations``, which do nothing once ``cond`` is false."""
+
+    def step(old: tuple[PyTree, ...], _: None) -> tuple[tuple[PyTree, ...], None]:
+        new = jax.lax.cond(
+            jnp.asarray(cond(*old)),
+            lambda: jax.tree.map(_like, next_of(*old), old),
+            lambda: old,
+        )
+        return new, None
+
+    result: tuple[PyTree, ...] = jax.lax.scan(step, values, length=max_iterations)[0]
+    return result
 
 
 def switch_case(
@@ -376,7 +422,49 @@ def _like(new: ArrayLike, old: Tensor) -> Tensor:
 
 def _fold(fn: Callable[..., Any], elems: PyTree, initializer: PyTree, reverse: bool) -> PyTree:
     first, rest = _initial_and_rest(elems, initializer, reverse)
-    return jax.lax.scan(lambda c, x: (fn(c, x), None), first, rest, reverse=reverse)[0]
+    return _scan(lambda c, x: (fn(c, x), None), first, rest, reverse)[0]
+
+
+def _scan(step: _Step, first: PyTree, elements: PyTree, reverse: bool) -> tuple[PyTree, PyTree]:
+    return _traced_or_called(
+        lambda: jax.lax.scan(step, first, elements, reverse=reverse),
+        lambda: _call_for_each(step, first, elements, reverse=reverse),
+    )
+
+
+def _traced_or_called(trace: Callable[[], _T], call: Callable[[], _T]) -> _T:
+    """Returns the result of ``trace``, or of ``call`` if tracing is impossible and not required."""
+    if under_jit():
+        return trace()
+    try:
+        return trace()
+    except (ContextError, *_VALUE_NEEDED) as error:
+        refused = error
+    try:
+        return call()
+    except _NoElements:
+        raise refused from None
+
+
+class _NoElements(Exception):
+    """There are no elements to call a function for."""
+
+
+def _call_for_each(
+    step: _Step, carry: PyTree, elements: PyTree, *, reverse: bool = False
+) -> tuple[PyTree, PyTree]:
+    """Calls ``step`` for each element as ``jax.lax.scan`` does, without tracing it."""
+    count = len(jax.tree.leaves(elements)[0])
+    if count == 0:
+        raise _NoElements
+    order = reversed(range(count)) if reverse else range(count)
+    results = []
+    for index in order:
+        carry, result = step(carry, jax.tree.map(lambda leaf, i=index: leaf[i], elements))
+        results.append(result)
+    if reverse:
+        results.reverse()
+    return carry, jax.tree.map(lambda *rows: jnp.stack([as_tensor(row) for row in rows]), *results)
 
 
 def _initial_and_rest(elems: PyTree, initializer: PyTree, reverse: bool) -> tuple[PyTree, PyTree]:

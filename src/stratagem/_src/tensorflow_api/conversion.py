@@ -23,7 +23,7 @@ from stratagem._src.core.types import (
     Tensor,
 )
 from stratagem._src.jax_compat.tracing import is_tracer
-from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_symbolic
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
 
 __all__ = [
@@ -125,6 +125,8 @@ def _strong(array: Tensor, dtype: DTypeLike) -> Tensor:
 
 def _of_numpy(array: np.ndarray[Any, Any], dtype: DTypeLike) -> Tensor:
     if is_host_only(array.dtype):
+        if any(is_symbolic(item) for item in array.flat):
+            return as_tensor(jnp.asarray(array.tolist(), jnp.int32), dtype)
         return _of_strings(array, dtype)
     if dtype is not None:
         wanted = as_dtype(dtype)
@@ -385,6 +387,8 @@ def integers(op: str, argument: str, value: ShapeLike) -> tuple[int, ...]:
     """
     if isinstance(value, (list, tuple)):
         return tuple(integer(op, argument, item) for item in value)
+    if is_symbolic(value):
+        return (value,)
     array = concrete(value)
     if array is None:
         raise _traced(op, argument)
@@ -393,6 +397,8 @@ def integers(op: str, argument: str, value: ShapeLike) -> tuple[int, ...]:
 
 def integer(op: str, argument: str, value: IntegerLike) -> int:
     """Returns an integer that must be static while a function is traced."""
+    if is_symbolic(value):
+        return value
     array = concrete(value)
     if array is None:
         raise _traced(op, argument)
@@ -402,6 +408,8 @@ def integer(op: str, argument: str, value: IntegerLike) -> int:
 
 
 def _as_int(op: str, argument: str, value: ScalarLike) -> int:
+    if is_symbolic(value):
+        return value
     if isinstance(value, bool) or value != int(value):
         raise InvalidArgumentError(f"{argument} of tf.{op} must be integers, got {value!r}.")
     return int(value)

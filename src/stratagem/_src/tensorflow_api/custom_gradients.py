@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError, VariableError
 from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.types import ArrayLike, PyTree
-from stratagem._src.execution.tracing_frames import GradientFrame
+from stratagem._src.execution.gradient_frame import GradientFrame
 from stratagem._src.jax_compat.tracing import under_trace
 from stratagem._src.tensorflow_api.conversion import as_tensor
 from stratagem._src.variables import frames

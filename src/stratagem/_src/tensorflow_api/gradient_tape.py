@@ -23,7 +23,8 @@ from stratagem._src.core.thread_state import THIS_THREAD, ThreadState
 from stratagem._src.core.types import ArrayLike, Leaf, PyTree, Tensor
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.conditionals import BranchFrame
-from stratagem._src.execution.tracing_frames import GradientFrame, ReplicaFrame
+from stratagem._src.execution.gradient_frame import GradientFrame
+from stratagem._src.execution.replicas.replica_frame import ReplicaFrame
 from stratagem._src.jax_compat.recording_trace import (
     Record,
     RecordingTrace,

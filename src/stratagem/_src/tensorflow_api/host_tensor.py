@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import jax
 import numpy as np
 
-from stratagem._src.core.types import ArrayLike
+from stratagem._src.core.types import ArrayLike, DTypeLike
 
-__all__ = ["HostTensor", "Tensor", "is_size"]
+__all__ = ["HostTensor", "Tensor", "is_size", "is_symbolic"]
 
 
 class HostTensor(np.ndarray[Any, Any]):
@@ -32,21 +32,40 @@ class HostTensor(np.ndarray[Any, Any]):
             return made.view(cls)
         return np.asarray(value).view(cls)
 
+    @classmethod
+    def of_sizes(cls, sizes: ArrayLike, dtype: DTypeLike = np.int32) -> Self:
+        """Converts sizes. Some may be symbolic: ``jax.export`` and Keras's shape inference use such."""
+        made = np.asarray(sizes, np.object_)
+        if any(is_symbolic(item) for item in made.flat):
+            return made.view(cls)
+        return made.astype(dtype).view(cls)
+
     def numpy(self) -> Any:
         """Returns a copy as a NumPy array, or as a scalar for rank 0."""
         return np.array(self)[()]
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
-        return found if isinstance(found, HostTensor) else HostTensor.of(found)
+        if is_symbolic(found):
+            return found
+        made = found if isinstance(found, HostTensor) else HostTensor.of(found)
+        return HostTensor.of_sizes(made) if made.dtype == object and self._has_sizes() else made
+
+    def _has_sizes(self) -> bool:
+        return any(is_symbolic(item) for item in self.flat)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(self.item()) if self.ndim == 0 else id(self)
 
 
+def is_symbolic(value: Any) -> TypeGuard[Any]:
+    """Returns whether ``value`` is a size of ``jax.export`` or Keras that is not known yet."""
+    return not isinstance(value, (int, np.ndarray)) and jax.export.is_symbolic_dim(value)
+
+
 def is_size(value: object) -> bool:
-    """Returns whether ``value`` is a static size or shape: a ``HostTensor`` of integers."""
-    return isinstance(value, HostTensor) and value.dtype.kind in "iu"
+    """Returns whether ``value`` is a static size or shape: a ``HostTensor`` of sizes."""
+    return isinstance(value, HostTensor) and (value.dtype.kind in "iu" or value._has_sizes())
 
 
 class _TensorType(type):

@@ -237,7 +237,8 @@ def maximum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     >>> maximum([1.0, -2.0], 0.0)
     Array([1., 0.], dtype=float32)
     """
-    return jnp.maximum(*_real("maximum", x, y))
+    x, y = _real("maximum", x, y)
+    return _select(x >= y, x, y)
 
 
 def minimum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
@@ -246,7 +247,8 @@ def minimum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     >>> minimum([1.0, -2.0], 0.0)
     Array([ 0., -2.], dtype=float32)
     """
-    return jnp.minimum(*_real("minimum", x, y))
+    x, y = _real("minimum", x, y)
+    return _select(x <= y, x, y)
 
 
 def squared_difference(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
@@ -467,6 +469,14 @@ def _real(op: str, x: ArrayLike, y: ArrayLike) -> list[Tensor]:
     if is_complex(arrays[0].dtype):
         raise InvalidArgumentError(f"tf.{op} needs real numbers, got {arrays[0].dtype.name}.")
     return arrays
+
+
+def _select(takes_x: Tensor, x: Tensor, y: Tensor) -> jax.Array:
+    """Returns ``x`` where ``takes_x`` or ``x`` is NaN, else ``y``.
+
+    The whole gradient of two equal elements goes to ``x``, as in TensorFlow; ``jnp.maximum`` divides it.
+    """
+    return jnp.where(takes_x | (x != x), x, y)
 
 
 def _floats(op: str, x: ArrayLike, y: ArrayLike) -> list[Tensor]:

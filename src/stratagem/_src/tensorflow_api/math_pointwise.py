@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.types import ArrayLike, Tensor
-from stratagem._src.tensorflow_api.conversion import as_tensor, floats, numbers
+from stratagem._src.tensorflow_api.conversion import as_tensor, floats, is_float, numbers
 
 __all__ = [
     "abs",
@@ -57,7 +57,11 @@ def abs(x: ArrayLike, name: str | None = None) -> jax.Array:
     >>> abs([-1.5, 2.0])
     Array([1.5, 2. ], dtype=float32)
     """
-    return jnp.abs(numbers("math.abs", x))
+    array = numbers("math.abs", x)
+    if not is_float(array.dtype):
+        return jnp.abs(array)
+    # The gradient at 0 is 0, as in TensorFlow; that of jnp.abs is 1.
+    return jnp.where(array == 0, jnp.zeros_like(array), jnp.abs(array))
 
 
 def acos(x: ArrayLike, name: str | None = None) -> jax.Array:

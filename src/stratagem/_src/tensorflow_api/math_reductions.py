@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ from stratagem._src.tensorflow_api.conversion import (
     is_float,
     numbers,
 )
-from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size, is_symbolic
 
 __all__ = [
     "argmax",
@@ -84,12 +85,12 @@ def reduce_mean(
     axes = axes_of("reduce_mean", axis, x.ndim)
     if is_float(x.dtype) or is_complex(x.dtype):
         return jnp.mean(x, axes, keepdims=bool(keepdims))
-    count = int(np.prod([x.shape[one] for one in axes], dtype=np.int64))
-    if count == 0:
+    count = math.prod(x.shape[one] for one in axes)
+    if not is_symbolic(count) and count == 0:
         return jnp.zeros_like(jnp.sum(x, axes, dtype=x.dtype, keepdims=bool(keepdims)))
     wide = x.dtype if x.dtype.itemsize >= 4 else jnp.int32
     total = jnp.sum(x, axes, dtype=wide, keepdims=bool(keepdims))
-    return jax.lax.div(total, jnp.full_like(total, count)).astype(x.dtype)
+    return jax.lax.div(total, jnp.full_like(total, jnp.asarray(count))).astype(x.dtype)
 
 
 def reduce_max(

@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
 def relu(features: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``max(x, 0)`` of each element.
 
@@ -48,7 +52,9 @@ def relu6(features: ArrayLike, name: str | None = None) -> jax.Array:
     >>> relu6([-1.0, 7.0])
     Array([0., 6.], dtype=float32)
     """
-    return jnp.clip(numbers("nn.relu6", features), 0, 6)
+    x = numbers("nn.relu6", features)
+    # The gradient of clip at 0 and 6 is not TensorFlow's.
+    return jax.nn.relu6(x) if is_float(x.dtype) else jnp.clip(x, 0, 6)
 
 
 def crelu(features: ArrayLike, axis: AxisLike = -1, name: str | None = None) -> jax.Array:
@@ -89,7 +95,9 @@ def selu(features: ArrayLike, name: str | None = None) -> jax.Array:
     >>> selu([0.0])
     Array([0.], dtype=float32)
     """
-    return jax.nn.selu(floats("nn.selu", features, real=True))
+    x = floats("nn.selu", features, real=True)
+    # jax.nn.selu has the other slope at 0.
+    return _SELU_SCALE * jnp.where(x < 0, _SELU_ALPHA * jnp.expm1(jnp.where(x < 0, x, 0)), x)
 
 
 def gelu(features: ArrayLike, approximate: bool = False, name: str | None = None) -> jax.Array:

@@ -92,7 +92,10 @@ def sigmoid_cross_entropy_with_logits(
     """
     scores, wanted = matched("nn.sigmoid_cross_entropy_with_logits", logits, labels)
     _check_shapes(scores, wanted)
-    return jnp.maximum(scores, 0) - scores * wanted + jnp.log1p(jnp.exp(-jnp.abs(scores)))
+    # Not by abs and maximum: at 0, where training often starts, their gradients do not add up.
+    positive = scores >= 0
+    part = jnp.where(positive, scores, 0) - scores * wanted
+    return part + jnp.log1p(jnp.exp(jnp.where(positive, -scores, scores)))
 
 
 def weighted_cross_entropy_with_logits(
@@ -108,8 +111,7 @@ def weighted_cross_entropy_with_logits(
     )
     _check_shapes(scores, wanted)
     factor = 1 + (weight - 1) * wanted
-    softplus = jnp.log1p(jnp.exp(-jnp.abs(scores))) + jnp.maximum(-scores, 0)
-    return (1 - wanted) * scores + factor * softplus
+    return (1 - wanted) * scores + factor * jax.nn.softplus(-scores)
 
 
 def log_poisson_loss(

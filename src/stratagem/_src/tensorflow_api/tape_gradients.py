@@ -18,7 +18,7 @@ from stratagem._src.core.errors import (
 )
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.types import Leaf, PyTree, Tensor
-from stratagem._src.execution.tracing_frames import ReplicaFrame
+from stratagem._src.execution.replicas.replica_frame import ReplicaFrame
 from stratagem._src.values.array_operators import array_of
 from stratagem._src.variables import frames
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable

@@ -285,6 +285,7 @@ class Optimizer:
         *,
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
+        skip_gradients_aggregation: bool = False,
     ) -> None:
         """Updates each variable with its gradient, **summed over the replicas** (``gradient_reduction``).
 
@@ -294,12 +295,15 @@ class Optimizer:
             name: Ignored; accepted as in TensorFlow.
             experimental_aggregate_gradients: ``False`` if the replicas have already summed the gradients:
                 then the first replica's gradients are used unchanged.
+            skip_gradients_aggregation: Its newer name, with the opposite meaning.
 
         Raises:
             VariableError: If the variables differ from those of the previous call (except on parameter
                 servers), or a variable occurs twice.
             ShapeMismatchError: If a gradient has another shape than its variable. No variable is changed.
         """
+        if skip_gradients_aggregation:
+            experimental_aggregate_gradients = False
         gradients, variables = split_pairs(grads_and_vars)
         replica = context.get_replica_context()
         if replica is None or replica.num_replicas_in_sync == 1:

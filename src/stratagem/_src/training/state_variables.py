@@ -17,6 +17,7 @@ from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.host_device import on_host
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.training.optimizer_state import (
     RestoredState,
@@ -166,7 +167,7 @@ class StateVariables:
         return sums
 
     def _initial(self, variables: Sequence[Variable]) -> Any:
-        with _on_host():
+        with on_host():  # the full state may not fit into the memory of one accelerator
             state = evaluate_now(
                 lambda: self._recipe.init([_value_to_begin_with(v) for v in variables])
             )
@@ -318,14 +319,6 @@ def _check_can_shard(variables: Sequence[Variable]) -> None:
             extended = variable.strategy.extended
             assert isinstance(extended, StrategyExtended)
             extended.check_can_shard_variables("Optimizer(shard_state=True)")
-
-
-def _on_host() -> contextlib.AbstractContextManager[Any]:
-    """Computes the block on the CPU: the full state may not fit into the memory of one accelerator."""
-    try:
-        return jax.default_device(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX runs without a CPU backend
-        return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

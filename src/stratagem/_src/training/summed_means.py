@@ -17,7 +17,9 @@ _logger = logging.getLogger("stratagem")
 _warned: list[str] = []
 
 
-def warn_of_summed_means(name: str, gradients: Sequence[Any], num_replicas: int) -> None:
+def warn_of_summed_means(
+    name: str, gradients: Sequence[Any], num_replicas: int, *, has_option: bool = True
+) -> None:
     """Logs once, in the first process, that gradients are too large by the number of replicas.
 
     Only if the traced program shows it: gradients that ``value_and_grad`` or a tape returned for a loss
@@ -27,6 +29,7 @@ def warn_of_summed_means(name: str, gradients: Sequence[Any], num_replicas: int)
         name: The optimizer's name.
         gradients: The replica's gradients.
         num_replicas: Number of replicas over which they are summed.
+        has_option: Whether the optimizer can average them instead.
     """
     frame = frames.current_frame()
     if _warned or frame is None:
@@ -35,13 +38,14 @@ def warn_of_summed_means(name: str, gradients: Sequence[Any], num_replicas: int)
     if not any(is_local_mean(loss, num_replicas) for loss in losses.values()):
         return
     _warned.append(name)
+    other = ', or create the optimizer with gradient_reduction="mean"' if has_option else ""
     if jax.process_index() == 0:
         _logger.warning(
             "The loss is a mean over the examples of one replica, and Optimizer %r sums the gradients of "
             "%d replicas: they are %d times as large as those of the global batch. Divide by the global "
-            "batch size, with sg.nn.compute_average_loss(per_example_loss), or create the optimizer with "
-            'gradient_reduction="mean".',
+            "batch size, with sg.nn.compute_average_loss(per_example_loss)%s.",
             name,
             num_replicas,
             num_replicas,
+            other,
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratagem._src.core.errors import PermissionDeniedError
-from stratagem._src.transport.private_files import make_private_directory
+from stratagem._src.process.private_files import make_private_directory
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE, new_secret
 
 __all__ = ["local_secret", "local_secret_path"]

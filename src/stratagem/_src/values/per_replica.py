@@ -169,6 +169,9 @@ class PerReplica(DistributedValues):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise NotAnArrayError(_NOT_AN_ARRAY)
 
+    def __format__(self, spec: str) -> str:
+        return self._refuse() if spec else str(self)
+
     if not TYPE_CHECKING:  # with __getattr__ a type checker would accept every name
 
         def __getattr__(self, name):

@@ -75,6 +75,9 @@ class BaseRemoteVariable(AggregatingVariable):
         self._shared = False
         self._check_aggregation_of_dtype()
 
+    def restart_at_zero(self) -> None:
+        """Makes zeros the value after a loss of the storage, if no checkpoint has another one."""
+
     # --- storage: defined by subclasses -----------------------------------------------------------
 
     @property

@@ -11,6 +11,7 @@ from stratagem._src.variables.variable import Variable
 
 __all__ = [
     "NotBuiltError",
+    "existing_variables",
     "is_variable",
     "register_trackable",
     "register_variable_wrapper",
@@ -27,7 +28,7 @@ class NotBuiltError(InvalidArgumentError):
 _wrappers: dict[type, Callable[[Any], Variable]] = {}
 _Find = Callable[[Any], Mapping[str, Variable]]
 _Defer = Callable[[Any, Callable[[Any], None]], None]
-_trackables: dict[type, tuple[_Find, _Defer | None]] = {}
+_trackables: dict[type, tuple[_Find, _Defer | None, _Find | None]] = {}
 
 
 def register_variable_wrapper(kind: type, find: Callable[[Any], Variable]) -> None:
@@ -53,7 +54,9 @@ def variable_of(value: Leaf) -> Any:
     return value
 
 
-def register_trackable(kind: type, find: _Find, defer: _Defer | None = None) -> None:
+def register_trackable(
+    kind: type, find: _Find, defer: _Defer | None = None, existing: _Find | None = None
+) -> None:
     """Lets checkpoints save instances of a type.
 
     Args:
@@ -62,8 +65,9 @@ def register_trackable(kind: type, find: _Find, defer: _Defer | None = None) -> 
             ``NotBuiltError`` if the object has not created all of them yet.
         defer: Calls a function with such an object once it has all of its variables, and before they are
             used. For types that raise ``NotBuiltError``.
+        existing: Returns those variables of such an object that exist already and whose names are certain.
     """
-    _trackables[kind] = find, defer
+    _trackables[kind] = find, defer, existing
 
 
 def trackable_variables(value: Leaf) -> Mapping[str, Variable] | None:
@@ -72,15 +76,23 @@ def trackable_variables(value: Leaf) -> Mapping[str, Variable] | None:
     Raises:
         NotBuiltError: If it has not created all of them yet.
     """
-    for kind, (find, _) in _trackables.items():
+    for kind, (find, _, _) in _trackables.items():
         if isinstance(value, kind):
             return find(value)
     return None
 
 
+def existing_variables(value: Leaf) -> Mapping[str, Variable]:
+    """Returns the variables of an object that raised ``NotBuiltError`` which it has created already."""
+    for kind, (_, _, existing) in _trackables.items():
+        if existing is not None and isinstance(value, kind):
+            return existing(value)
+    return {}
+
+
 def when_built(value: Leaf, call: Callable[[Any], None]) -> None:
     """Calls ``call`` with an object that raised ``NotBuiltError``, once it has created its variables."""
-    for kind, (_, defer) in _trackables.items():
+    for kind, (_, defer, _) in _trackables.items():
         if defer is not None and isinstance(value, kind):
             defer(value, call)
             return

@@ -9,7 +9,8 @@ they behave as if one ran after the other. The locks, in lock order:
    compiled call with host callbacks passes through the turnstile to acquire its variables.
 2. Variables, held by their *owner*. An eager ``run`` owns each variable from its first use to its end. A
    compiled call with host callbacks owns all of its variables from its launch until its callbacks return;
-   it needs no further lock to end, so an eager ``run`` can wait for it.
+   it needs no further lock to end, so an eager ``run`` can wait for it. Keras ``fit`` owns the variables of
+   its model, and gives them back between two steps if another call needs them.
 3. The sequence of ``mesh/dispatch_queue.py``: while several processes run one program together. Only
    threads that launch such programs wait for it.
 4. ``LAUNCH_LOCK`` of ``mesh/dispatch_queue.py``: from waiting for the previous program to the launch.
@@ -125,6 +126,20 @@ class Owner:
             self._variables[id(variable)] = variable
             _owners[id(variable)] = self
 
+    def content(self, variable: Variable) -> tuple[Variable, Any] | None:
+        """Returns what other calls read: the value from before, or ``None`` for the variable's own.
+
+        The caller holds ``STORAGE_LOCK``.
+        """
+        return self.before.get(id(variable))
+
+    def give_back(self) -> bool:
+        """Ends early if another call needs the variables; returns whether they are free now.
+
+        The caller holds ``STORAGE_LOCK``.
+        """
+        return self.ended
+
     def end(self) -> None:
         """Releases the variables and wakes the calls that wait for them."""
         with STORAGE_LOCK:
@@ -153,7 +168,7 @@ def content_for_others(variable: Variable) -> tuple[Variable, Any] | None:
     owner = _owners.get(id(variable))
     if owner is None or owner is current_owner():
         return None
-    return owner.before.get(id(variable))
+    return owner.content(variable)
 
 
 def claim(variable: Variable) -> None:
@@ -331,7 +346,7 @@ def _behind_turnstile(owner: Owner | None, call: Callable[[], Result]) -> Result
 def _foreign_owner(variables: Iterable[Variable], owner: Owner | None) -> Owner | None:
     for variable in variables:
         found = _owners.get(id(variable))
-        if found is not None and found is not owner:
+        if found is not None and found is not owner and not found.give_back():
             return found
     return None
 

@@ -8,6 +8,7 @@ Like every variable, it is an input and an output of a compiled program.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -15,17 +16,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy import context
+from stratagem._src.jax_compat.concrete_array import uncommitted
 from stratagem._src.variables import frames
 from stratagem._src.variables.locking import change
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable, _register
 
-__all__ = ["ALGORITHM", "RandomState"]
+__all__ = ["ALGORITHM", "RandomState", "register_shape_inference"]
 
 ALGORITHM = "threefry2x32"
 _NAME = "random_state"
+_shape_inferences: list[Callable[[], bool]] = []
+
+
+def register_shape_inference(is_active: Callable[[], bool]) -> None:
+    """Makes states return a fixed key, and stay as they are, while ``is_active()``.
+
+    Args:
+        is_active: Returns whether a library traces in this thread only to infer shapes and dtypes.
+    """
+    _shape_inferences.append(is_active)
 
 
 class RandomState(Variable):
@@ -56,6 +69,8 @@ class RandomState(Variable):
         Raises:
             ContextError: Inside a JAX transformation, which traces a function once for all of its runs.
         """
+        if any(is_active() for is_active in _shape_inferences):
+            return jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=ALGORITHM)
         replica = context.get_replica_context()
         number = None
         if replica is not None and replica.num_replicas_in_sync > 1:
@@ -67,13 +82,18 @@ class RandomState(Variable):
             key, after = _draw(frame.read(self), number)
             frame.write(self, after)
             return key
+        step_keys = THIS_THREAD.state.step_keys
+        if step_keys is not None and step_keys.is_current():
+            return step_keys.next_key(self, ALGORITHM)
         try:
             self.check_not_tracing(())
         except ContextError:
             raise _no_state_here() from None
 
-        if replica is None or replica.replica_index is None:
-            return change(self, functools.partial(self._advance, number))
+        if replica is None or replica.replica_index is None or not context.has_strategy():
+            key = change(self, functools.partial(self._advance, number))
+            # Numbers of no replica combine with arrays of any device.
+            return jax.random.wrap_key_data(uncommitted(jax.random.key_data(key)), impl=ALGORITHM)
         group, index = replica.strategy.replica_group, replica.replica_index
         if number is not None:
             # The replica's index is an array on its own device; the state is elsewhere.
@@ -110,7 +130,8 @@ def _no_state_here() -> ContextError:
         "Random numbers with a state (tf.random.normal, tf.random.Generator, tf.nn.dropout, ...) cannot be "
         "drawn inside a JAX transformation (jax.jit, jax.vmap, lax.scan, tf.while_loop, tf.map_fn, ...), "
         "which traces the function once for all of its runs. Draw them outside and pass them in, use "
-        "tf.random.stateless_* with another seed for each run, or stratagem.function in place of jax.jit."
+        "tf.random.stateless_* with another seed for each run, or stratagem.function in place of jax.jit. "
+        "A Keras layer under fit may draw them, but not inside such a transformation."
     )
 
 

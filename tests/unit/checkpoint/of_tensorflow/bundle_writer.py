@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow
 from google_crc32c import value as crc32c
 
+from stratagem._src.checkpoint.tensorflow.bundle import slice_key
 from stratagem._src.checkpoint.tensorflow.messages import _classes
-from stratagem._src.checkpoint.tensorflow.slice_keys import slice_key
 from stratagem._src.checkpoint.tensorflow.sstable import masked_checksum
 
 DTYPES = {"float32": 1, "int64": 9, "variant": 21}

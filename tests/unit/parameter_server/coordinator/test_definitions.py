@@ -1,6 +1,7 @@
 """Functions are known by themselves as long as they live, and are not kept alive."""
 
 import gc
+import signal
 import types
 import weakref
 
@@ -48,3 +49,23 @@ def test_a_model_is_not_kept_alive_by_its_method(definitions, refers_to_itself):
     del model
     gc.collect()
     assert alive() is None
+
+
+def test_an_exception_of_a_signal_handler_is_not_taken_for_one_of_the_object(definitions):
+    class Alarm(Exception):
+        pass
+
+    class Interrupted:
+        def __reduce__(self):
+            signal.raise_signal(signal.SIGUSR1)
+            return Interrupted, ()
+
+    def handler(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Alarm):
+            definitions.make("function", Interrupted())
+    finally:
+        signal.signal(signal.SIGUSR1, before)

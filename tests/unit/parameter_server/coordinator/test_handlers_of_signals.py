@@ -1,10 +1,18 @@
 """Signal handlers that interrupt the coordinator's calls."""
 
+import random
+import signal
+import threading
+import time
+
 import numpy as np
+import pytest
 
 import stratagem as sg
 from handlers import for_a_while, signals
 from stratagem._src.core.errors import ContextError
+from stratagem._src.parameter_server.coordinator import closure_queue
+from stratagem._src.parameter_server.coordinator.closure import Closure
 
 
 def _one():
@@ -66,3 +74,69 @@ def test_a_call_that_interrupts_a_change_is_refused(coordinator, monkeypatch):
     assert value.fetch() == 1
     coordinator.join()
     assert not dispatcher.stopped
+
+
+class Interrupt(Exception):
+    """What a handler raises."""
+
+
+# One may arrive in a callback of the garbage collector, which cannot raise.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_random_exceptions_of_handlers(coordinator):
+    with coordinator.strategy.scope():
+        count = sg.Variable(0.0)
+    step = sg.function(lambda: count.assign_add(1.0))
+    coordinator.schedule(step)
+    coordinator.join()
+    random_ = random.Random(0)
+    scheduled, interrupts, armed = 1, 0, False
+
+    def handler(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, random_.uniform(1e-5, 0.01))
+                coordinator.schedule(step)
+                scheduled += 1
+                if scheduled % 10 == 0:
+                    coordinator.join()
+                armed = False
+            except Interrupt:
+                interrupts += 1
+        armed = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    joined = threading.Thread(target=coordinator.join)
+    joined.start()
+    joined.join(60)
+    assert not joined.is_alive()
+    assert scheduled <= float(count.numpy()) <= scheduled + interrupts
+    assert interrupts > 20
+
+
+def test_a_closure_is_queued_or_not_when_an_exception_interrupts(monkeypatch):
+    queue, push = closure_queue.ClosureQueue(), closure_queue.heapq.heappush
+
+    def before(heap, item):
+        raise Interrupt
+
+    def after(heap, item):
+        push(heap, item)
+        raise Interrupt
+
+    for length, interrupted in enumerate((before, after)):
+        monkeypatch.setattr(closure_queue.heapq, "heappush", interrupted)
+        with pytest.raises(Interrupt):
+            queue.put(Closure(length))
+        assert len(queue) == length
+    assert queue.pop(0).number == 1
+    assert len(queue) == 0

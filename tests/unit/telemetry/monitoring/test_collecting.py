@@ -14,9 +14,8 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import InvalidArgumentError, UnauthenticatedError
 from stratagem._src.telemetry.measurement.interval import Interval
 from stratagem._src.telemetry.measurement.recorder import recorder
-from stratagem._src.telemetry.monitoring.collector import Collector
+from stratagem._src.telemetry.monitoring.collector import Collector, EventsFile
 from stratagem._src.telemetry.monitoring.collector_address import COLLECTOR, CollectorAddress
-from stratagem._src.telemetry.monitoring.events_file import EventsFile
 from stratagem._src.telemetry.monitoring.job_events import SampleEvents
 from stratagem._src.telemetry.monitoring.reporter import SAMPLE, Reporter
 from stratagem._src.telemetry.monitoring.sample import Sample

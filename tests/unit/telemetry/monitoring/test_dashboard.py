@@ -14,8 +14,10 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import UnavailableError
 from stratagem._src.telemetry.monitoring.collector import Collector
 from stratagem._src.telemetry.monitoring.dashboard import page_server
-from stratagem._src.telemetry.monitoring.dashboard.dashboard_server import DashboardServer
-from stratagem._src.telemetry.monitoring.dashboard.page_access import PageAccess
+from stratagem._src.telemetry.monitoring.dashboard.dashboard_server import (
+    DashboardServer,
+    PageAccess,
+)
 from stratagem._src.telemetry.monitoring.dashboard.page_request import PageRequest
 from stratagem._src.telemetry.monitoring.dashboard_client import DashboardClient
 from stratagem._src.telemetry.monitoring.monitored_jobs import (

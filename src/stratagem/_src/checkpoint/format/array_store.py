@@ -8,14 +8,19 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stratagem._src.checkpoint.format.checkpoint_path import (
+    CheckpointPath,
+    checkpoint_path,
+    files_of,
+)
 from stratagem._src.checkpoint.format.chunks import chunk_boxes, chunk_shape
-from stratagem._src.checkpoint.format.corruption import corruption_error, short_message
-from stratagem._src.checkpoint.format.tensorstore_loader import tensorstore
+from stratagem._src.checkpoint.format.corruption import corruption_error
+from stratagem._src.checkpoint.format.object_path import RETRIES
+from stratagem._src.checkpoint.format.tensorstore_loader import short_message, tensorstore
 from stratagem._src.core.errors import InvalidArgumentError
 
 __all__ = [
@@ -25,6 +30,7 @@ __all__ = [
     "array_context",
     "merge_parts",
     "part_directory",
+    "part_name",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -37,9 +43,14 @@ _SMALL_BYTES = 1 << 20
 _CACHED_NODES_BYTES = 100 << 20
 
 
-def part_directory(directory: Path, part: str) -> Path:
+def part_directory(directory: CheckpointPath, part: str) -> CheckpointPath:
     """Returns the directory of one process's part of the checkpoint in ``directory``."""
-    return directory / f"{_PART}{part}"
+    return directory / part_name(part)
+
+
+def part_name(part: str) -> str:
+    """Returns the name of the directory of one process's part."""
+    return f"{_PART}{part}"
 
 
 class ArrayWriter:
@@ -50,7 +61,9 @@ class ArrayWriter:
         send_heartbeat: Called about once a second while it waits for the disk.
     """
 
-    def __init__(self, directory: Path, send_heartbeat: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, directory: CheckpointPath, send_heartbeat: Callable[[], None] = lambda: None
+    ) -> None:
         self._directory = directory
         self._send_heartbeat = send_heartbeat
         self._context = array_context()
@@ -171,7 +184,7 @@ class ArrayWriter:
             raise _write_error(self._directory, name, error) from error
 
 
-def merge_parts(directory: Path, parts: Sequence[str]) -> None:
+def merge_parts(directory: CheckpointPath, parts: Sequence[str]) -> None:
     """Merges the key-value stores of several processes into one, which refers to their data files.
 
     Raises:
@@ -211,7 +224,13 @@ class ArrayOnDisk:
     """
 
     def __init__(
-        self, directory: Path, name: str, context: Any, *, zarr3: bool = True, in_store: bool = True
+        self,
+        directory: CheckpointPath,
+        name: str,
+        context: Any,
+        *,
+        zarr3: bool = True,
+        in_store: bool = True,
     ) -> None:
         self._directory = directory
         self._name = name
@@ -219,7 +238,7 @@ class ArrayOnDisk:
         if in_store:
             store = {**_key_value_store(directory), "path": f"{name}/"}
         else:
-            store = {"driver": "file", "path": f"{directory.absolute() / name}/"}
+            store = files_of(directory / name)
         spec = {
             "driver": "zarr3" if zarr3 else "zarr",
             "kvstore": store,
@@ -241,7 +260,7 @@ class ArrayOnDisk:
     @classmethod
     def at(cls, place: Mapping[str, Any], context: Any) -> ArrayOnDisk:
         """Returns the array at a location; ``context`` as for the class."""
-        return cls(context=context, **{**place, "directory": Path(place["directory"])})
+        return cls(context=context, **{**place, "directory": checkpoint_path(place["directory"])})
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -290,9 +309,8 @@ class ArrayOnDisk:
             raise corruption_error(self._directory, self._name, error) from error
 
 
-def _key_value_store(directory: Path) -> dict[str, Any]:
-    files = {"driver": "file", "path": f"{directory.absolute()}/"}
-    return {"driver": "ocdbt", "base": files}
+def _key_value_store(directory: CheckpointPath) -> dict[str, Any]:
+    return {"driver": "ocdbt", "base": files_of(directory)}
 
 
 # Array metadata is stored inline in the B-tree nodes, which have checksums.
@@ -301,10 +319,11 @@ _NEW_STORE = {"config": {"max_inline_value_bytes": 4096}}
 
 def array_context() -> Any:
     """Returns a TensorStore context that the arrays of one checkpoint share; it caches B-tree nodes."""
-    return tensorstore().Context({"cache_pool#ocdbt": {"total_bytes_limit": _CACHED_NODES_BYTES}})
+    cached = {"total_bytes_limit": _CACHED_NODES_BYTES}
+    return tensorstore().Context({"cache_pool#ocdbt": cached, **RETRIES})
 
 
-def _write_error(directory: Path, name: str, error: Exception) -> OSError:
+def _write_error(directory: CheckpointPath, name: str, error: Exception) -> OSError:
     return OSError(
         f"Cannot write {name!r} of the checkpoint in {directory}: {short_message(error)}"
     )

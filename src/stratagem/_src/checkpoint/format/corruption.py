@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from pathlib import Path
 from typing import Any
 
-from stratagem._src.checkpoint.format.tensorstore_loader import tensorstore
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath, files_of
+from stratagem._src.checkpoint.format.tensorstore_loader import short_message, tensorstore
 from stratagem._src.core.errors import DataLossError
 
-__all__ = ["corruption_error", "short_message"]
+__all__ = ["corruption_error"]
 
 
-def corruption_error(directory: Path, array: str, error: Exception) -> DataLossError:
+def corruption_error(directory: CheckpointPath, array: str, error: Exception) -> DataLossError:
     """Returns an error that describes TensorStore's error, with the file that caused it.
 
     Args:
@@ -34,16 +34,9 @@ def corruption_error(directory: Path, array: str, error: Exception) -> DataLossE
     )
 
 
-def short_message(error: Exception) -> str:
-    """Returns TensorStore's message without the spec and the source locations."""
-    return re.split(r" \[(?:tensorstore_spec|source locations)=", str(error))[0]
-
-
-def _file_of(directory: Path, key: bytes) -> Path:
+def _file_of(directory: CheckpointPath, key: bytes) -> CheckpointPath:
     """Returns the file that holds the value of a key, by a walk down the OCDBT B-tree."""
-    store = (
-        tensorstore().KvStore.open({"driver": "file", "path": f"{directory.absolute()}/"}).result()
-    )
+    store = tensorstore().KvStore.open(files_of(directory)).result()
     dump = tensorstore().ocdbt.dump
     location = dump(store).result()["versions"][-1]["root"]["location"]
     prefix = b""

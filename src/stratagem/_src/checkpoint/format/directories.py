@@ -11,8 +11,11 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
+from stratagem._src.checkpoint.format.object_path import ObjectPath
 
 __all__ = [
     "NameTakenError",
@@ -26,7 +29,8 @@ __all__ = [
 _UNFINISHED = ".unfinished"
 _LOCK = ".lock"
 _TRASH = ".removed"
-_POLL_INTERVAL_SECONDS = 0.1
+_CLEANUP_SECONDS = 2.0
+_POLL_INTERVAL_SECONDS = 0.01
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -49,19 +53,20 @@ class NewDirectory:
         path: The final path.
         hidden: The path until ``publish``.
         token: A unique token, by which other processes check that they see this directory.
+        store: The directory of the arrays below ``path``; empty: they are in it.
 
     Raises:
         NameTakenError: If the directory exists, or another process is writing it.
     """
+
+    store = ""
 
     def __init__(self, path: Path, *, replace: bool = False) -> None:
         self.path = path
         self._replace = replace
         self.hidden = path.with_name(f".{path.name}{_UNFINISHED}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _Lock.acquire(self.hidden)
-        if self._lock is None:
-            raise NameTakenError(errno.EEXIST, "another process is writing it", str(path))
+        self._lock: _Lock | None = self._reserve()
         try:
             if not replace and path.exists():
                 raise NameTakenError(errno.EEXIST, "it exists", str(path))
@@ -76,23 +81,33 @@ class NewDirectory:
             self._lock.remove()
             raise
 
-    @classmethod
-    def numbered(cls, prefix: Path, after: int) -> tuple[NewDirectory, int]:
-        """Creates a directory with a number above all existing ones.
+    def _reserve(self) -> _Lock:
+        """Acquires the lock.
+
+        Where no other name will do, this waits a moment: another save in the same parent looks for
+        leftovers, and holds each lock that it finds while it does, also one that is just being created.
+        """
+        deadline = time.monotonic() + (_CLEANUP_SECONDS if self._replace else 0.0)
+        while (lock := _Lock.acquire(self.hidden)) is None:
+            if time.monotonic() >= deadline:
+                raise NameTakenError(errno.EEXIST, "another process is writing it", str(self.path))
+            time.sleep(_POLL_INTERVAL_SECONDS)
+        return lock
+
+    def publish(self, files: Mapping[str, bytes], saved_ns: int) -> None:
+        """Renames the directory to its final path, after an fsync.
 
         Args:
-            prefix: The path without the number.
-            after: A lower bound: the number is above it.
+            files: The contents of the metadata files.
+            saved_ns: The save time, which these files get: the clock may have been set back.
         """
-        number = max((k for k, _ in numbered(prefix.parent, prefix.name)), default=0)
-        number = max(number, after)
-        while True:
-            number += 1
-            with contextlib.suppress(NameTakenError):
-                return cls(prefix.with_name(f"{prefix.name}-{number}")), number
-
-    def publish(self) -> None:
-        """Renames the directory to its final path, after an fsync."""
+        for name, content in files.items():
+            path = self.hidden / name
+            with path.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.utime(path, ns=(saved_ns, saved_ns))
         _sync(self.hidden)
         if self._replace and self.path.exists():
             _swap_names(self.hidden, self.path)
@@ -110,24 +125,18 @@ class NewDirectory:
             lock.remove()
 
 
-def is_visible(hidden: Path, token: str, seconds: float) -> bool:
+def is_visible(hidden: Path, token: str) -> bool:
     """Returns whether a directory that another process creates is visible here, on a shared file system.
 
     Args:
         hidden: The hidden path.
         token: The directory's token: another disk may have a directory of the same name.
-        seconds: Timeout: network file systems show new files with a delay.
     """
     lock = hidden.with_name(hidden.name + _LOCK)
-    deadline = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(OSError):
-            os.listdir(hidden.parent)  # makes NFS refresh its cache
-            if hidden.is_dir() and lock.read_text() == token:
-                return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL_INTERVAL_SECONDS)
+    with contextlib.suppress(OSError):
+        os.listdir(hidden.parent)  # makes NFS refresh its cache
+        return hidden.is_dir() and lock.read_text() == token
+    return False
 
 
 def remove_directory(path: Path) -> None:
@@ -154,7 +163,9 @@ def remove_leftovers(directory: Path) -> None:
                 lock.remove()
 
 
-def numbered(directory: Path, prefix: str | None = None) -> Iterator[tuple[int, Path]]:
+def numbered(
+    directory: CheckpointPath, prefix: str | None = None
+) -> Iterator[tuple[int, CheckpointPath]]:
     """Yields the entries ``{prefix}-{number}`` of a directory, each with its number.
 
     Args:
@@ -162,7 +173,9 @@ def numbered(directory: Path, prefix: str | None = None) -> Iterator[tuple[int, 
         prefix: The name without the number; default any.
     """
     pattern = re.compile(rf"{'.*' if prefix is None else re.escape(prefix)}-([0-9]+)", re.DOTALL)
-    for path in directory.iterdir() if directory.is_dir() else ():
+    # In an object store, a directory that does not exist is an empty one.
+    is_there = isinstance(directory, ObjectPath) or directory.is_dir()
+    for path in directory.iterdir() if is_there else ():
         match = pattern.fullmatch(path.name)
         if match and not path.name.startswith("."):
             yield int(match[1]), path

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 from google_crc32c import value as crc32c
 
 from stratagem._src.checkpoint.format.array_store import MANIFEST_FILE, ArrayOnDisk, array_context
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
 from stratagem._src.checkpoint.format.saved_state import (
     DeferredValues,
     OptimizerArrays,
@@ -24,7 +26,15 @@ from stratagem._src.checkpoint.format.tree_metadata import (
 from stratagem._src.core import types
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError, NotFoundError
 
-__all__ = ["OF_VARIABLES", "SHARED", "open_checkpoint", "owner_key", "worker_key"]
+__all__ = [
+    "OF_VARIABLES",
+    "SHARED",
+    "StoredTensors",
+    "open_checkpoint",
+    "open_stored_tensors",
+    "owner_key",
+    "worker_key",
+]
 
 SHARED, OF_VARIABLES = "shared", "of"
 _NUMBERED = "#"
@@ -40,7 +50,7 @@ def owner_key(number: int) -> Key:
     return Key(f"{_NUMBERED}{number}")
 
 
-def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
+def open_checkpoint(path: CheckpointPath, worker: int = 0) -> SavedCheckpoint:
     """Opens a checkpoint.
 
     Args:
@@ -53,6 +63,10 @@ def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
         DataLossError: If its metadata is corrupt.
         InvalidArgumentError: If its format is of a later version, or there are several checkpoints.
     """
+    return _open(path, worker)
+
+
+def _open(path: CheckpointPath, worker: int) -> _OrbaxCheckpoint:
     directory = _tree_directory(path)
     if directory is not None:
         return _OrbaxCheckpoint(directory, worker)
@@ -63,15 +77,64 @@ def open_checkpoint(path: Path, worker: int = 0) -> SavedCheckpoint:
     raise NotFoundError(f"There is no checkpoint at {path}: {why}.")
 
 
-def _tree_directory(path: Path) -> Path | None:
+class StoredTensors:
+    """All arrays of a checkpoint by name, with the state of optimizers.
+
+    Args:
+        checkpoint: The checkpoint.
+        path: Its path, for messages.
+    """
+
+    def __init__(self, checkpoint: _OrbaxCheckpoint, path: CheckpointPath) -> None:
+        self._path = path
+        self._arrays: dict[str, SavedArray] = {
+            name: checkpoint.array(name) for name in checkpoint.all_names
+        }
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each."""
+        return {name: array.shape for name, array in self._arrays.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def readable_names(self) -> list[str]:
+        """Returns all names, sorted."""
+        return sorted(self._arrays)
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Returns the element type of an array."""
+        return self.tensor(name).dtype
+
+    def tensor(self, name: str) -> SavedArray:
+        """Returns an array.
+
+        Raises:
+            NotFoundError: If there is none with this name.
+        """
+        if name not in self._arrays:
+            raise NotFoundError(
+                f"The checkpoint {self._path} has no tensor {name!r}; it has {self.readable_names()}."
+            )
+        return self._arrays[name]
+
+
+def open_stored_tensors(path: CheckpointPath) -> StoredTensors:
+    """Opens a checkpoint like ``open_checkpoint``, for reading arrays by name."""
+    return StoredTensors(_open(path, 0), path)
+
+
+def _tree_directory(path: CheckpointPath) -> CheckpointPath | None:
     if (path / METADATA_FILE).exists():
         return path
     if not path.is_dir():
         return None
-    items = sorted(p.parent for p in path.glob(f"*/{METADATA_FILE}"))
+    items = [item for item in path.iterdir() if (item / METADATA_FILE).exists()]
     if len(items) > 1:
         raise InvalidArgumentError(
-            f"{path} contains several checkpoints, {[item.name for item in items]}. Pass the path of one."
+            f"{path} contains several checkpoints, {sorted(item.name for item in items)}. "
+            "Pass the path of one."
         )
     return items[0] if items else None
 
@@ -79,7 +142,7 @@ def _tree_directory(path: Path) -> Path | None:
 class _OrbaxCheckpoint:
     """See ``SavedCheckpoint``."""
 
-    def __init__(self, directory: Path, worker: int) -> None:
+    def __init__(self, directory: CheckpointPath, worker: int) -> None:
         self._directory = directory
         path = directory / METADATA_FILE
         data = _contents(path)
@@ -87,18 +150,25 @@ class _OrbaxCheckpoint:
         self._context = array_context()
         own = self._metadata.own or {}
         self._variables = own.get("optimizers", {})
-        self.optimizers = tuple(self._variables)
+        self.optimizers: tuple[str, ...] = tuple(self._variables)
         states = tuple(f"{name}/" for name in self.optimizers)
         others = tuple(f"{worker_key(number).text}/" for number in own.get("workers", ()))
         self._others = others
         self._own_prefix = f"@{worker}/" if f"@{worker}/" in others else None
         self._leaves = {leaf.name: leaf for leaf in self._metadata.leaves}
-        self.names = tuple(name for name in self._leaves if not name.startswith((*states, *others)))
-        manifest = directory / MANIFEST_FILE
+        self.all_names: tuple[str, ...] = tuple(
+            name for name in self._leaves if not name.startswith(others)
+        )
+        self.names: tuple[str, ...] = tuple(
+            name for name in self.all_names if not name.startswith(states)
+        )
+        store = self._metadata.store
+        self._store = directory / store if store else directory
+        manifest = self._store / MANIFEST_FILE
         if self._metadata.in_store:
             # The manifest names data files by random names, so it differs between any two saves.
             data += _contents(manifest)
-        self.fingerprint = int(crc32c(data))
+        self.fingerprint: int = int(crc32c(data))
 
     def array(self, name: str) -> ArrayOnDisk:
         """Returns an array."""
@@ -113,7 +183,7 @@ class _OrbaxCheckpoint:
 
     def _array(self, name: str) -> ArrayOnDisk:
         return ArrayOnDisk(
-            self._directory,
+            self._store,
             array_key(self._leaves[name].keys),
             self._context,
             zarr3=self._metadata.zarr3,
@@ -143,7 +213,7 @@ class _OrbaxCheckpoint:
         return found
 
 
-def _contents(path: Path) -> bytes:
+def _contents(path: CheckpointPath) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

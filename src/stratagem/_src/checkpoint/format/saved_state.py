@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
 from stratagem._src.core.types import Leaf
 
 __all__ = [
     "DeferredValues",
+    "NamedValue",
     "OptimizerArrays",
     "SavedArray",
     "SavedCheckpoint",
@@ -20,11 +21,34 @@ __all__ = [
     "deferred_by_key",
 ]
 
-DeferredValues = Callable[[Leaf, Mapping[str, Any]], Mapping[str, np.ndarray[Any, Any]]]
-"""Returns the values of an object that is built by now, given the object and its variables by key."""
-
 VariableKey = str | int
 """The name of an optimizer's variable in the checkpoint; its index in the optimizer if it has none."""
+
+
+class NamedValue(NamedTuple):
+    """A value that was read.
+
+    Attributes:
+        name: Its name in the checkpoint.
+        value: The value.
+    """
+
+    name: str
+    value: np.ndarray[Any, Any]
+
+
+class DeferredValues(NamedTuple):
+    """The values of an object that was not built when the checkpoint was read.
+
+    Attributes:
+        names: The names of all of them in the checkpoint.
+        values_for: Returns the values for variables of the object, given the object, the variables by key,
+            and whether these are all of its variables. It raises ``InvalidArgumentError`` if one is
+            missing.
+    """
+
+    names: Collection[str]
+    values_for: Callable[[Leaf, Mapping[str, Any], bool], Mapping[str, NamedValue]]
 
 
 class SavedArray(Protocol):
@@ -100,7 +124,7 @@ class SavedCheckpoint(Protocol):
         """
 
 
-def deferred_by_key(saved: SavedCheckpoint, name: str, path: Path) -> DeferredValues:
+def deferred_by_key(saved: SavedCheckpoint, name: str, path: CheckpointPath) -> DeferredValues:
     """Reads the values of an unbuilt object that were saved under the keys of its variables.
 
     Args:
@@ -112,19 +136,21 @@ def deferred_by_key(saved: SavedCheckpoint, name: str, path: Path) -> DeferredVa
         NotFoundError: If the checkpoint has none.
     """
     values = {
-        found.removeprefix(f"{name}/"): saved.array(found).read()
+        found.removeprefix(f"{name}/"): NamedValue(found, saved.array(found).read())
         for found in saved.names
         if found.startswith(f"{name}/")
     }
     if not values:
         raise NotFoundError(f"The checkpoint {path} has no {name!r}; it has {sorted(saved.names)}.")
 
-    def values_for(built: Leaf, held: Mapping[str, Any]) -> Mapping[str, np.ndarray[Any, Any]]:
-        if held.keys() != values.keys():
+    def values_for(
+        one: Leaf, held: Mapping[str, Any], is_complete: bool
+    ) -> Mapping[str, NamedValue]:
+        if held.keys() - values.keys() or (is_complete and values.keys() - held.keys()):
             raise InvalidArgumentError(
                 f"Objects must match the checkpoint {path} in shape and dtype: {name!r} has {len(held)} "
                 f"variables, but the checkpoint {len(values)}. Create them as they were saved."
             )
-        return values
+        return {key: values[key] for key in held}
 
-    return values_for
+    return DeferredValues([named.name for named in values.values()], values_for)

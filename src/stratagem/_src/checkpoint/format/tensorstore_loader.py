@@ -1,8 +1,9 @@
-"""Imports TensorStore when the first checkpoint is written or read."""
+"""Imports TensorStore when the first checkpoint is written or read; shortens its messages."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from typing import Any
 
@@ -10,7 +11,7 @@ from stratagem._src.core.errors import MissingExtraError
 from stratagem._src.core.extras import install_hint
 from stratagem._src.process.background import Background
 
-__all__ = ["tensorstore"]
+__all__ = ["short_message", "tensorstore"]
 
 _NAME = "tensorstore"
 
@@ -26,6 +27,11 @@ def tensorstore() -> Any:
     if not _loaded:
         _loaded.append(_load())
     return _loaded[0]
+
+
+def short_message(error: Exception) -> str:
+    """Returns TensorStore's message without the spec, the source locations and the HTTP response."""
+    return re.split(r" \[(?:tensorstore_spec|source locations|http_response_\w+)=", str(error))[0]
 
 
 def _load() -> Any:

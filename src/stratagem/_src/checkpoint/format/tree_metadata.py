@@ -5,21 +5,31 @@ from __future__ import annotations
 import collections
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from google_crc32c import value as crc32c
 
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 
-__all__ = ["METADATA_FILE", "Key", "Leaf", "TreeMetadata", "array_key"]
+__all__ = [
+    "METADATA_FILE",
+    "STEP_METADATA_FILE",
+    "Key",
+    "Leaf",
+    "TreeMetadata",
+    "array_key",
+    "store_named_in",
+]
 
 METADATA_FILE = "_METADATA"
+STEP_METADATA_FILE = "_CHECKPOINT_METADATA"
 ARRAY, NUMBER = "np.ndarray", "scalar"
 
 _VERSION = 3
 _OURS = "stratagem"
 _CHECKSUM = "crc32c"
+_STORE = "store"
 _SEQUENCE, _DICT = 1, 2
 _STORED = (ARRAY, NUMBER, "jax.Array", "jax_random_key")
 
@@ -73,6 +83,15 @@ class TreeMetadata(NamedTuple):
     zarr3: bool = True
     in_store: bool = True
 
+    @property
+    def store(self) -> str:
+        """The directory of the arrays below the checkpoint's; empty if they are in it."""
+        return str((self.own or {}).get(_STORE, ""))
+
+    def in_directory(self, store: str) -> TreeMetadata:
+        """Returns the metadata for arrays in another directory."""
+        return self._replace(own={**(self.own or {}), _STORE: store}) if store else self
+
     def encode(self) -> bytes:
         """Returns the content of the file."""
         sequences = _complete_sequences(leaf.keys for leaf in self.leaves)
@@ -100,7 +119,7 @@ class TreeMetadata(NamedTuple):
         return json.dumps(contents).encode("ascii")
 
     @classmethod
-    def decode(cls, data: bytes, path: Path) -> TreeMetadata:
+    def decode(cls, data: bytes, path: CheckpointPath) -> TreeMetadata:
         """Decodes the content of the file.
 
         Args:
@@ -125,6 +144,8 @@ class TreeMetadata(NamedTuple):
                         f"The checkpoint's {path} was written by a later version of stratagem. This one "
                         f"reads format {_VERSION}. Update stratagem."
                     )
+                if "/" in str(own.get(_STORE, "")):
+                    raise ValueError(f"its arrays are outside of it, in {own[_STORE]!r}")
             leaves = tuple(_leaves(contents["tree_metadata"]))
             in_store = contents.get("use_ocdbt")
             if in_store is None:
@@ -134,6 +155,13 @@ class TreeMetadata(NamedTuple):
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataLossError(f"The checkpoint's {path} is corrupt: {error}.") from error
+
+
+def store_named_in(data: bytes) -> str | None:
+    """Returns the directory of the arrays that the content of the file names."""
+    custom = json.loads(data).get("custom_metadata") or {}
+    found = (custom.get(_OURS) or {}).get(_STORE)
+    return None if found is None else str(found)
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterable[Leaf]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 from stratagem._src.checkpoint.tensorflow.messages import Message, parse
-from stratagem._src.checkpoint.tensorflow.slice_keys import slice_key
 from stratagem._src.checkpoint.tensorflow.sstable import corrupt, read_table
 from stratagem._src.checkpoint.tensorflow.tensors import (
     FixedSizeTensor,
@@ -21,7 +21,13 @@ from stratagem._src.checkpoint.tensorflow.tensors import (
 )
 from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
 
-__all__ = ["TensorBundle"]
+__all__ = ["TensorBundle", "slice_key"]
+
+
+_FULL_EXTENT = -1
+_BITS_PER_BYTE = 7  # the first bits of the first byte say how many bytes there are
+
+_ESCAPED = {b"\x00": b"\x00\xff", b"\xff": b"\xff\x00"}
 
 _HEADER_KEY = b""
 _SLICE = b"\x00"  # what keys of slices begin with
@@ -202,3 +208,37 @@ def _decoded(key: bytes, path: Path) -> str:
         return key.decode()
     except UnicodeDecodeError as error:
         raise corrupt(path, f"it has the key {key!r}, which is not UTF-8") from error
+
+
+def slice_key(name: str, extents: Sequence[tuple[int, int] | None]) -> bytes:
+    r"""Returns the key of a slice.
+
+    >>> slice_key("w", [(2, 3), None])
+    b'\x00w\x00\x01\x01\x02\x82\x83\x80\x7f'
+
+    Args:
+        name: The variable's name.
+        extents: Where it begins and how long it is, in each dimension; ``None`` for all of it.
+    """
+    parts = [_number(0), _text(name.encode()), _number(len(extents))]
+    for extent in extents:
+        start, length = (0, _FULL_EXTENT) if extent is None else extent
+        parts += [_signed(start), _signed(length)]
+    return b"".join(parts)
+
+
+def _number(number: int) -> bytes:
+    size = (number.bit_length() + 7) // 8
+    return bytes([size]) + number.to_bytes(size, "big")
+
+
+def _text(text: bytes) -> bytes:
+    return re.sub(rb"[\x00\xff]", lambda found: _ESCAPED[found[0]], text) + b"\x00\x01"
+
+
+def _signed(number: int) -> bytes:
+    size = max(number, ~number).bit_length() // _BITS_PER_BYTE + 1
+    # As many ones as there are bytes, then a zero; the bits after them are the number's, sign first. Of a
+    # negative number the ones and the zero are inverted.
+    header = ((1 << size) - 1) << (8 * size - size)
+    return ((number & ((1 << (8 * size)) - 1)) ^ header).to_bytes(size, "big")

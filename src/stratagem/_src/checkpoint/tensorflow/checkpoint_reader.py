@@ -1,4 +1,4 @@
-"""``load_checkpoint``, ``list_variables`` and ``load_variable``: the tensors in a TensorFlow checkpoint."""
+"""``load_checkpoint``, ``list_variables`` and ``load_variable``: the tensors in a checkpoint, by name."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._src.checkpoint.async_save import wait_for_saves
+from stratagem._src.checkpoint.format.checkpoint_path import checkpoint_path
+from stratagem._src.checkpoint.format.reader import StoredTensors, open_stored_tensors
+from stratagem._src.checkpoint.locating import latest_checkpoint
 from stratagem._src.checkpoint.tensorflow.bundle import TensorBundle
 from stratagem._src.checkpoint.tensorflow.h5_weights import H5Weights, is_h5_file
-from stratagem._src.checkpoint.tensorflow.locations import find_prefix
+from stratagem._src.checkpoint.tensorflow.locations import find_prefix, is_tensorflow_checkpoint
 from stratagem._src.core.errors import NotFoundError
 
 __all__ = ["CheckpointReader", "list_variables", "load_checkpoint", "load_variable", "open_tensors"]
 
 
 class CheckpointReader:
-    """The tensors in a TensorFlow checkpoint by name, which ``load_checkpoint`` returns.
+    """The tensors in a checkpoint by name, which ``load_checkpoint`` returns.
 
     Each is read from its file, and its checksum checked, when it is asked for.
     """
 
-    def __init__(self, tensors: TensorBundle | H5Weights) -> None:
+    def __init__(self, tensors: TensorBundle | H5Weights | StoredTensors) -> None:
         self._tensors = tensors
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
@@ -51,18 +55,26 @@ class CheckpointReader:
 
 
 def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReader:
-    """Opens a TensorFlow checkpoint, without TensorFlow.
+    """Opens a checkpoint: of ours, of Orbax, or of TensorFlow, without TensorFlow.
+
+    It waits until a checkpoint that this process is saving is complete. In checkpoints of ours, tensors
+    have the names that ``Checkpoint`` gives them, such as ``"model/w"``, and those of Keras objects are
+    numbered: ``"model/0000"``. Of values that each worker has for itself, they are those of the first.
 
     Args:
-        ckpt_dir_or_file: The prefix of the checkpoint's files, such as ``"training/ckpt-5"``; a directory
-            with a ``checkpoint`` state file, for the latest one; a SavedModel's directory; or an ``.h5``
-            file with the weights of a Keras 2 model.
+        ckpt_dir_or_file: A path that ``Checkpoint.save`` returned; the prefix of TensorFlow's files, as
+            ``"training/ckpt-5"``; a directory of checkpoints, for the latest one; a SavedModel's directory;
+            or an ``.h5`` file with the weights of a Keras 2 model.
 
     Raises:
         NotFoundError: If there is no such checkpoint.
         DataLossError: If its index is corrupt.
 
+    >>> import tempfile
     >>> import stratagem as sg
+    >>> path = sg.train.Checkpoint(model={"w": sg.Variable([1.0, 2.0])}).save(tempfile.mkdtemp() + "/ckpt")
+    >>> sg.train.load_checkpoint(path).get_tensor("model/w")
+    array([1., 2.], dtype=float32)
     >>> path = "tests/unit/checkpoint/of_tensorflow/files/module/ckpt"  # written by TensorFlow
     >>> reader = sg.train.load_checkpoint(path)
     >>> reader.has_tensor("net/first/w/.ATTRIBUTES/VARIABLE_VALUE")
@@ -70,11 +82,18 @@ def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReade
     >>> reader.get_variable_to_dtype_map()["net/first/w/.ATTRIBUTES/VARIABLE_VALUE"]
     dtype('float32')
     """
-    return CheckpointReader(open_tensors(Path(ckpt_dir_or_file)))
+    path = checkpoint_path(ckpt_dir_or_file)
+    wait_for_saves(path.parent)
+    latest = latest_checkpoint(str(path)) if path.is_dir() else None
+    if latest is not None:
+        path = checkpoint_path(latest)
+    if isinstance(path, Path) and (is_tensorflow_checkpoint(path) or not path.is_dir()):
+        return CheckpointReader(open_tensors(path))
+    return CheckpointReader(open_stored_tensors(path))
 
 
 def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
-    """Returns the names and shapes of all tensors in a TensorFlow checkpoint, sorted by name.
+    """Returns the names and shapes of all tensors in a checkpoint, sorted by name.
 
     The arguments and errors are those of ``load_checkpoint``.
 
@@ -87,7 +106,7 @@ def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, 
 
 
 def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> Any:
-    """Returns a tensor of a TensorFlow checkpoint. See ``load_checkpoint`` and ``get_tensor``.
+    """Returns a tensor of a checkpoint. See ``load_checkpoint`` and ``get_tensor``.
 
     Args:
         ckpt_dir_or_file: See ``load_checkpoint``.
@@ -114,5 +133,6 @@ def open_tensors(path: Path) -> TensorBundle | H5Weights:
     )
     raise NotFoundError(
         f"There is no TensorFlow checkpoint at {path}: {why}. Give the path of the file {path.name}.index "
-        "without .index, or a directory with a checkpoint file or a SavedModel in it."
+        "without .index, or a directory: of a Checkpoint of ours, of a SavedModel, or with a checkpoint "
+        "file in it."
     )

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
 from stratagem._src.checkpoint.format.tree_metadata import METADATA_FILE
 from stratagem._src.checkpoint.tensorflow.h5_weights import is_h5_file
 
@@ -47,13 +48,15 @@ def find_prefix(path: Path) -> Path | None:
     return latest_in_state_file(path)
 
 
-def latest_in_state_file(directory: Path, name: str = STATE_FILE) -> Path | None:
+def latest_in_state_file(directory: CheckpointPath, name: str = STATE_FILE) -> Path | None:
     """Returns the prefix that a state file names as the latest, if its index is there.
 
     Args:
         directory: The directory of the state file.
         name: The name of the state file.
     """
+    if not isinstance(directory, Path):  # TensorFlow's checkpoints are read from file systems only
+        return None
     try:
         text = (directory / name).read_text()
     except (OSError, UnicodeDecodeError):

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem._src.checkpoint.format.saved_state import (
     DeferredValues,
+    NamedValue,
     OptimizerArrays,
     SavedArray,
 )
@@ -32,8 +33,6 @@ from stratagem._src.core.types import Leaf
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["MatchedCheckpoint"]
-
-Array = np.ndarray[Any, Any]
 
 _ROOT_NAME = "root"
 _CONFIGURATION = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"  # of Keras 2: how a layer was created
@@ -149,7 +148,7 @@ class MatchedCheckpoint:
         raise NotFoundError(f"The checkpoint {self._path} has no optimizer {name!r}.")
 
     def deferred(self, name: str, unbuilt: Leaf) -> DeferredValues:
-        """Reads the values of an object that is not built; returns what gives them to its variables.
+        """Reads the values of an object that is not built.
 
         Args:
             name: The object's name.
@@ -159,7 +158,7 @@ class MatchedCheckpoint:
         assert graph is not None  # see _check_complete
         assert node is not None
         values = {
-            number: self._tensors.tensor(key).read()
+            number: NamedValue(short_name(key), self._tensors.tensor(key).read())
             for number in graph.below(node)
             if (key := graph.nodes[number].key) is not None
         }
@@ -172,7 +171,9 @@ class MatchedCheckpoint:
         ]
         path = self._path
 
-        def values_for(built: Leaf, held: Mapping[str, Variable]) -> Mapping[str, Array]:
+        def values_for(
+            one: Leaf, held: Mapping[str, Variable], is_complete: bool
+        ) -> Mapping[str, NamedValue]:
             matches = ObjectMatches(graph)
             for number, variable in known.items():
                 matches.add_variable(number, variable)
@@ -181,12 +182,14 @@ class MatchedCheckpoint:
                     other := reference()
                 ) is not None:  # the variables of the model that it optimizes
                     matches.add(number, other)
-            matches.add(node, built)
-            found, missing, optional = {}, [], optional_variables([built])
+            matches.add(node, one)
+            found, missing, optional = {}, [], optional_variables([one])
             for key, variable in held.items():
                 number = matches.nodes.get(id(variable), -1)
                 if number in values:
-                    found[key] = narrow(values[number], np.dtype(variable.dtype), variable.name)
+                    saved = values[number]
+                    value = narrow(saved.value, np.dtype(variable.dtype), variable.name)
+                    found[key] = NamedValue(saved.name, value)
                 elif id(variable) not in optional:
                     missing.append(variable.name)
             if missing:
@@ -196,4 +199,4 @@ class MatchedCheckpoint:
                 )
             return found
 
-        return values_for
+        return DeferredValues([named.name for named in values.values()], values_for)

@@ -116,18 +116,9 @@ class HostLink:
             The error, if any, like ``swap``.
         """
         if _num_bytes(operands) <= _SMALL_BYTES:
-            all_chunks = list(chunks(operands, _SMALL_BYTES))
-            for chunk in all_chunks:
-                prepare(chunk)
-            brought = {other: [np.empty_like(array) for array in operands] for other in self._peers}
-            problem = self.swap(dict.fromkeys(self._peers, operands), brought, tag)
-            if problem is None:
-                self.combine(op, operands, brought, results)
-                for chunk in all_chunks:
-                    publish(chunk)
-            return problem
+            return self._all_reduce_small(op, operands, results, tag, prepare, publish)
         if self._num_hosts == 2 and _num_bytes(operands) <= _MAX_SWAPPED_BYTES:
-            return self._take_turn(
+            return self._run_queue(
                 tag,
                 _num_bytes(operands),
                 lambda: self._queue_sum_of_two(op, operands, results, prepare, publish),
@@ -138,7 +129,46 @@ class HostLink:
         num_bytes = len(self._peers) * reduction.buffer_bytes
         if len(self._buffers) < num_bytes:
             self._buffers = np.empty(num_bytes, np.uint8)
-        return self._take_turn(tag, _num_bytes(operands), lambda: reduction.queue(self._buffers))
+        return self._run_queue(tag, _num_bytes(operands), lambda: reduction.queue(self._buffers))
+
+    def _all_reduce_small(
+        self,
+        op: CollectiveOp,
+        operands: Sequence[FlatArray],
+        results: Sequence[FlatArray],
+        tag: int,
+        prepare: OnChunk,
+        publish: OnChunk,
+    ) -> str | None:
+        all_chunks = list(chunks(operands, _SMALL_BYTES))
+        for chunk in all_chunks:
+            prepare(chunk)
+        num_bytes = _num_bytes(operands)
+        rooms = {other: np.empty(num_bytes, np.uint8) for other in self._peers}
+        problem = self._swap_small(dict.fromkeys(self._peers, operands), rooms, tag)
+        if problem is None:
+            brought = {other: _split_like(operands, room) for other, room in rooms.items()}
+            self.combine(op, operands, brought, results)
+            for chunk in all_chunks:
+                publish(chunk)
+        return problem
+
+    def _swap_small(
+        self, outgoing: Mapping[int, Sequence[FlatArray]], rooms: Mapping[int, FlatArray], tag: int
+    ) -> str | None:
+        """Sends small arrays as one, and fills one array with what each host sends."""
+
+        def exchange(header: FlatArray) -> None:
+            for other, room in rooms.items():
+                if room.size:
+                    self._peers.receive(other, room)
+            records = {
+                other: [header, *(array for array in _together(outgoing[other]) if array.size)]
+                for other in self._peers
+            }
+            self._peers.swap(records)
+
+        return self._take_turn(tag, exchange)
 
     def swap(
         self,
@@ -153,21 +183,26 @@ class HostLink:
             incoming: The arrays to fill, by host.
             tag: Equal in processes that run the same collective.
         """
+        if all(map(_are_small, [*outgoing.values(), *incoming.values()])):
+            rooms = {
+                other: np.empty(_num_bytes(arrays), np.uint8) for other, arrays in incoming.items()
+            }
+            problem = self._swap_small(outgoing, rooms, tag)
+            for other, room in rooms.items():
+                for array, part in zip(
+                    incoming[other], _split_like(incoming[other], room), strict=True
+                ):
+                    array[:] = part
+            return problem
 
         def queue() -> None:
             for other in self._peers:
-                sent, filled = _together(outgoing[other]), incoming[other]
-                room = np.empty(_num_bytes(filled), np.uint8) if _are_small(filled) else None
-                for chunk in chunks(sent):
-                    self._peers.send(other, chunk.of(sent))
-                if room is None:
-                    for chunk in chunks(filled):
-                        self._peers.receive(other, chunk.of(filled))
-                elif room.size:
-                    self._peers.receive(other, room, functools.partial(_take_apart, room, filled))
+                for chunk in chunks(outgoing[other]):
+                    self._peers.send(other, chunk.of(outgoing[other]))
+                for chunk in chunks(incoming[other]):
+                    self._peers.receive(other, chunk.of(incoming[other]))
 
-        num_bytes = sum(map(_num_bytes, incoming.values()))
-        return self._take_turn(tag, num_bytes, queue)
+        return self._run_queue(tag, sum(map(_num_bytes, incoming.values())), queue)
 
     def combine(
         self,
@@ -206,24 +241,33 @@ class HostLink:
             self._peers.send(other, chunk.of(operands), functools.partial(prepare, chunk))
             self._peers.receive(other, chunk.of(results), functools.partial(arrived, chunk))
 
-    def _take_turn(self, tag: int, num_bytes: int, queue: Callable[[], None]) -> str | None:
-        """Sends and receives headers, then the ``num_bytes`` that ``queue`` queues.
+    def _run_queue(self, tag: int, num_bytes: int, queue: Callable[[], None]) -> str | None:
+        """Sends and receives the ``num_bytes`` that ``queue`` queues, after the headers."""
+
+        def exchange(header: FlatArray) -> None:
+            for other in self._peers:
+                self._peers.send(other, header)
+            queue()
+            self._peers.run(num_bytes)
+
+        return self._take_turn(tag, exchange)
+
+    def _take_turn(self, tag: int, exchange: Callable[[FlatArray], None]) -> str | None:
+        """Calls ``exchange`` with the header to send, and checks the headers of other hosts.
 
         The headers show whether all hosts are at the same collective, before any data is used.
         """
-        header = np.frombuffer(_HEADER.pack(self._turn, tag), np.uint8)
+        packed = _HEADER.pack(self._turn, tag)
 
         def check(received: FlatArray) -> None:
-            if not np.array_equal(received, header):
+            if received.tobytes() != packed:
                 raise _DifferentArrays
 
         for other in self._peers:
-            received = np.empty_like(header)
-            self._peers.send(other, header)
+            received = np.empty(_HEADER.size, np.uint8)
             self._peers.receive(other, received, functools.partial(check, received))
         try:
-            queue()
-            self._peers.run(num_bytes)
+            exchange(np.frombuffer(packed, np.uint8))
         except PeerLost as error:
             self.interrupt()
             return f"{CONNECTION_LOST}, with {error}."
@@ -240,16 +284,18 @@ def _are_small(arrays: Sequence[FlatArray]) -> bool:
 
 def _together(arrays: Sequence[FlatArray]) -> Sequence[FlatArray]:
     """Returns small arrays as one, to save system calls."""
-    if len(arrays) == 1 or not _are_small(arrays):
+    if len(arrays) == 1:
         return arrays
     return [np.frombuffer(b"".join(map(as_bytes, arrays)), np.uint8)]
 
 
-def _take_apart(joined: FlatArray, arrays: Sequence[FlatArray]) -> None:
-    start = 0
+def _split_like(arrays: Sequence[FlatArray], joined: FlatArray) -> list[FlatArray]:
+    """Returns the parts of joined small arrays, as views."""
+    parts, start = [], 0
     for array in arrays:
-        array.view(np.uint8)[:] = joined[start : start + array.nbytes]
+        parts.append(joined[start : start + array.nbytes].view(array.dtype))
         start += array.nbytes
+    return parts
 
 
 def _num_bytes(arrays: Sequence[FlatArray]) -> int:

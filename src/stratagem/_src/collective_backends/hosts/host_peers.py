@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from stratagem._src.collective_backends.hosts.round_robin_sender import (
     FlatArray,
@@ -111,6 +111,43 @@ class HostPeers:
                 has_sent = self._sender.send()
                 if not self._receive() and not has_sent:
                     self._wait(self._sender.channel if not self._sender.has_sent else None)
+
+    def swap(self, outgoing: Mapping[int, Sequence[FlatArray]]) -> None:
+        """Sends a few small arrays to each peer, and fills the arrays that are queued.
+
+        Does the same as ``send`` and ``run``, with less Python: for small arrays that is what takes time.
+
+        Args:
+            outgoing: Arrays that are not empty, by host; together not larger than a send buffer.
+
+        Raises:
+            PeerLost: If a connection breaks, or is interrupted.
+        """
+        self._owner.check()
+        with self._is_running:
+            for host, channel in self._channels.items():
+                for array in outgoing[host]:
+                    channel.put(as_bytes(array))
+            while unfinished := [item for item in self._channels.items() if not self._serve(*item)]:
+                awaited = select.poll()
+                for _, channel in unfinished:
+                    events = 0 if channel.has_sent else select.POLLOUT
+                    if not channel.has_filled:
+                        channel.prepare_to_wait()
+                        events |= select.POLLIN
+                    awaited.register(channel, events)
+                awaited.poll()
+
+    def _serve(self, host: int, channel: BulkChannel) -> bool:
+        """Sends and receives without waiting; returns whether all is sent and received."""
+        try:
+            while not channel.has_sent and channel.send():
+                pass
+            while channel.receive():
+                pass
+        except OSError as error:
+            raise PeerLost(f"{self._names[host]}: {error}") from error
+        return channel.has_sent and channel.has_filled
 
     def _run_with_thread(self) -> None:
         self._sender.begin()

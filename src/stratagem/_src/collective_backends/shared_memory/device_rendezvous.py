@@ -7,6 +7,7 @@ device.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from stratagem._src.collective_backends.shared_memory.collective_op import CollectiveOp
 from stratagem._src.collective_backends.shared_memory.local_group import ABORTED, DIFFERENT
@@ -63,6 +64,8 @@ class DeviceRendezvous:
         Returns:
             The error, if any.
         """
+        if num_devices == 1 and self._arriving is None:
+            return ABORTED if self.backend.is_aborted else self._run_alone(op, [buffers])
         with self._lock:
             if self.backend.is_aborted:
                 return ABORTED
@@ -85,18 +88,21 @@ class DeviceRendezvous:
 
     def _run(self, current: _Round) -> None:
         buffers = [current.buffers[device] for device in sorted(current.buffers)]
-        if self._is_running.acquire(blocking=False):
-            try:
-                current.problem = self.backend.run(current.op, buffers)
-            except BaseException as error:
-                self.backend.abort()
-                current.problem = repr(error)
-            finally:
-                self._is_running.release()
-        else:
-            self.backend.abort()
-            current.problem = _OVERLAP
+        current.problem = self._run_alone(current.op, buffers)
         current.is_over.set()
+
+    def _run_alone(self, op: CollectiveOp, buffers: Sequence[DeviceBuffers]) -> str | None:
+        """Runs a collective, unless another thread runs one."""
+        if not self._is_running.acquire(blocking=False):
+            self.backend.abort()
+            return _OVERLAP
+        try:
+            return self.backend.run(op, buffers)
+        except BaseException as error:
+            self.backend.abort()
+            return repr(error)
+        finally:
+            self._is_running.release()
 
     def _wait(self, current: _Round) -> None:
         while not current.is_over.wait(_POLL_SECONDS):

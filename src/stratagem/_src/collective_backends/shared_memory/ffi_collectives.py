@@ -126,7 +126,10 @@ def collective_in_program(
 
     shapes = [result(array) for array in arrays]
     how = np.array([op, num_devices], np.int32)
+    # As an operand, a compiled program outlives its generation: survivors of a lost worker need not compile
+    # again. As a constant (in bodies of loops) it has to be compiled again.
     generation = current_generation() if _trace.generation is None else _trace.generation
+    # An operand, not part of the program: all devices run the same one.
     index = jnp.reshape(device, (1,)).astype(np.int32)
     *results, after = call_host(
         _COLLECTIVE, [*shapes, _TOKEN_SHAPE], *arrays, how, generation, index, token
@@ -163,7 +166,10 @@ def _run_collective(
     *filled, token = results
     token[:] = 0
     kind, num_devices = how.tolist()
+    # XLA calls this in threads of its own, once for each device of the process.
     rendezvous = _rendezvous
+    # The program was launched before workers were lost and the others formed a new job. Its collectives
+    # must not exchange data with those of the new one: the call ends with an error instead.
     if rendezvous is None or int(generation[0]) != _generation:
         return ABORTED
     op = CollectiveOp(kind)
@@ -174,6 +180,7 @@ def _run_collective(
 
 def _run_pass(operands: list[np.ndarray[Any, Any]], results: list[np.ndarray[Any, Any]]) -> None:
     [value, _], [result] = operands, results
+    # XLA usually passes the same buffer, as asked for by `in_place`, but does not promise it.
     if value.ctypes.data != result.ctypes.data:
         result[:] = value
 

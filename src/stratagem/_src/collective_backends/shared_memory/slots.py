@@ -60,6 +60,7 @@ def allocate(buffers: Sequence[DeviceBuffers], copies: int) -> tuple[list[Slot],
         copies: How many arrays of one device fit into a slot.
     """
     slots, total = [], 0
+    # From one list of arrays for each device to one list of devices for each array.
     for arrays, results in zip(
         zip(*(of_device.arrays for of_device in buffers), strict=True),
         zip(*(of_device.results for of_device in buffers), strict=True),
@@ -67,6 +68,8 @@ def allocate(buffers: Sequence[DeviceBuffers], copies: int) -> tuple[list[Slot],
     ):
         num_bytes = copies * arrays[0].nbytes
         slots.append(Slot(list(arrays), list(results), total, num_bytes))
+        # Each array begins on a cache line of its own: two processes that write neighbouring arrays would
+        # otherwise take the line from each other with every write.
         total += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
     return slots, total
 
@@ -78,6 +81,7 @@ def split_evenly(size: int, count: int) -> list[slice]:
     >>> split_evenly(5, 2)
     [slice(0, 2, None), slice(2, 5, None)]
     """
+    # Sizes differ by one at most, and every process computes the same slices without asking.
     ends = [size * i // count for i in range(count + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(ends)]
 

@@ -14,6 +14,14 @@ from typing import Any
 import numpy as np
 
 from stratagem._src.core.types import Equation, Jaxpr
+from stratagem._src.jax_compat.primitives import (
+    ADDITIONS,
+    CONVERT_DTYPE,
+    DIV,
+    INTEGER_POWER,
+    JIT,
+)
+from stratagem._src.jaxpr.walk import inner_jaxprs
 
 __all__ = ["exact_compiler_options"]
 
@@ -106,11 +114,9 @@ _CALLS = frozenset(
 )
 _ALWAYS_EXACT = _MOVES | _COMPARISONS | _BITS | _EXTREMES | _ROUNDED | _CALLS
 
-_PLAIN_CALLS = frozenset({"jit", "pjit"})
 _KEEPS_NONZERO = frozenset({"broadcast_in_dim", "convert_element_type", "reshape", "squeeze"})
 
 _PRODUCTS = frozenset({"mul", "square", "integer_pow"})
-_SUMS = frozenset({"add", "add_any", "sub"})
 
 
 def exact_compiler_options(jaxpr: Jaxpr) -> list[dict[str, str]]:
@@ -121,20 +127,20 @@ def exact_compiler_options(jaxpr: Jaxpr) -> list[dict[str, str]]:
             return []
         if _is_float(equation.outvars[0]):
             floating.add(equation.primitive.name)
-    contracts = floating & _PRODUCTS and floating & _SUMS
+    contracts = floating & _PRODUCTS and floating & ADDITIONS
     return [_UNFUSED] if contracts else [_FUSED, _UNFUSED]
 
 
 def _is_exact(equation: Equation, nonzero: set[Any]) -> bool:
     name = equation.primitive.name
     is_float = any(_is_float(variable) for variable in equation.outvars)
-    if name == "convert_element_type" and not is_float:
+    if name == CONVERT_DTYPE and not is_float:
         # NumPy wraps a float that is out of range for the integer type, XLA clamps it.
         return not _is_float(equation.invars[0])
-    if name == "div" and not is_float:
+    if name == DIV and not is_float:
         # Integer division by zero is 0 in NumPy, -1 in XLA.
         return _is_nonzero(equation.invars[1], nonzero)
-    if name == "integer_pow" and is_float:
+    if name == INTEGER_POWER and is_float:
         return equation.params["y"] in (1, 2)
     return name in _ALWAYS_EXACT or (name in _ORDER_FREE_ON_INTEGERS and not is_float)
 
@@ -158,17 +164,9 @@ def _equations(jaxpr: Jaxpr, nonzero: set[Any]) -> Iterator[tuple[Any, set[Any]]
         name = equation.primitive.name
         if name in _KEEPS_NONZERO and _is_nonzero(equation.invars[0], nonzero):
             nonzero.add(equation.outvars[0])
-        for inner in _inner_functions(equation):
+        for inner in inner_jaxprs(equation):
             known: set[Any] = set()
-            if name in _PLAIN_CALLS:
+            if name in JIT:
                 pairs = zip(inner.invars, equation.invars, strict=True)
                 known = {mine for mine, given in pairs if _is_nonzero(given, nonzero)}
             yield from _equations(inner, known)
-
-
-def _inner_functions(equation: Equation) -> Iterator[Any]:
-    for parameter in equation.params.values():
-        for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
-            inner = getattr(part, "jaxpr", part)
-            if hasattr(inner, "eqns"):
-                yield inner

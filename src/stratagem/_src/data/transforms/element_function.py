@@ -9,14 +9,14 @@ JAX equivalent: ``jax.jit(jax.vmap(fn))``.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.core.types import Element, ElementSpec, Leaf, PyTree, Tensor
 from stratagem._src.data.conversion import owned_results, to_element, to_leaf
 from stratagem._src.data.dataset_spec import DatasetSpec
@@ -25,8 +25,12 @@ from stratagem._src.data.structure import flatten, map_structure, pack_like, sam
 from stratagem._src.data.tensor_spec import STRING, TensorSpec
 from stratagem._src.data.transforms.bit_exact_ops import exact_compiler_options
 from stratagem._src.data.transforms.pure_trace import trace_if_pure
+from stratagem._src.jax_compat.local_settings import with_setting
+from stratagem._src.process.signal_handlers import is_raised_by_signal_handler
 
 __all__ = ["ElementFunction", "call_with"]
+
+Result = TypeVar("Result")
 
 
 def call_with(fn: Callable[..., Any], element: Element) -> Any:
@@ -84,15 +88,18 @@ class ElementFunction:
 
     def __call__(self, element: Element) -> Any:
         """Calls the function on one element."""
-        with _wide_types(flatten(element)):
-            result = self._call(element)
-        result = to_element(result)
+        result = to_element(_with_wide_types(flatten(element), lambda: self._call(element)))
         if result is None:
             raise _returned_none_error(self._fn, self._role)
         return result
 
     def _call(self, element: Element) -> Any:
-        return owned_results.take(lambda: call_with(self._fn, element), element)
+        thread = THIS_THREAD.state
+        outer, thread.in_element_function = thread.in_element_function, True
+        try:
+            return owned_results.take(lambda: call_with(self._fn, element), element)
+        finally:
+            thread.in_element_function = outer
 
     def rows(self, rows: PyTree) -> Any:
         """Calls the function on each row and returns the results as rows."""
@@ -111,8 +118,9 @@ class ElementFunction:
         if self._traced is None or not self._traced.compilers:
             self._checked = True
             return self._one_by_one(rows)
-        with _wide_types(flatten(rows)):
-            raw = [self._call(row(rows, i)) for i in range(num_rows(rows))]
+        raw = _with_wide_types(
+            flatten(rows), lambda: [self._call(row(rows, i)) for i in range(num_rows(rows))]
+        )
         expected = stack_elements([to_element(element) for element in raw])
         # The reference of a function that returns JAX arrays is the jitted function per element, that of
         # any other function its plain result.
@@ -125,8 +133,9 @@ class ElementFunction:
                 if _identical(compiled(rows), reference):
                     self._compiled, expected = compiled, reference
                     break
-            except Exception:
-                continue
+            except Exception as error:
+                if is_raised_by_signal_handler(error):
+                    raise
         self._checked = True
         return map_structure(_read_only, expected)
 
@@ -138,6 +147,8 @@ class _Compiled:
         self, fn: Callable[..., Any], compiler: dict[str, str], wide: bool, like: PyTree
     ) -> None:
         import jax
+
+        from stratagem._src.jax_compat.host_device import host_device
 
         self._nest: Any = None
         nest = map_structure(lambda _: 0, like)
@@ -152,7 +163,7 @@ class _Compiled:
 
         self._jax = jax
         self._wide = wide
-        self._device = jax.local_devices(backend="cpu")[0]
+        self._device = host_device()
         self._one = jax.jit(leaves, compiler_options=compiler)
         self._many = jax.jit(jax.vmap(leaves), compiler_options=compiler)
         self._sizes: list[int] = []
@@ -178,8 +189,15 @@ class _Compiled:
 
     def _run(self, function: Callable[..., Any], element: Element) -> Any:
         jax = self._jax
-        with jax.enable_x64(self._wide), jax.default_device(self._device):
-            arrays = [np.asarray(array) for array in function(*flatten(element))]
+
+        def run() -> list[Any]:
+            return [np.asarray(array) for array in function(*flatten(element))]
+
+        arrays = with_setting(
+            jax.enable_x64,
+            self._wide,
+            lambda: with_setting(jax.default_device, self._device, run),
+        )
         return pack_like(self._nest, arrays)
 
 
@@ -232,12 +250,19 @@ def _trace(fn: Callable[..., Any], element_spec: ElementSpec) -> _Traced | None:
             raise TypeError
         return flatten(result)
 
+    def trace() -> Any:
+        with (
+            jax.checking_leaks()
+        ):  # left entered by an interrupt, it costs time but changes no result
+            return jax.make_jaxpr(leaves_of)(*shapes)
+
     make_shape: Any = jax.ShapeDtypeStruct
     shapes = [make_shape(tuple(spec.shape), spec.dtype) for spec in specs]
     try:
-        with jax.enable_x64(True), jax.checking_leaks():
-            traced = trace_if_pure(lambda: jax.make_jaxpr(leaves_of)(*shapes))
-    except Exception:
+        traced = with_setting(jax.enable_x64, True, lambda: trace_if_pure(trace))
+    except Exception as error:
+        if is_raised_by_signal_handler(error):
+            raise
         return None
     if traced is None:
         return None
@@ -255,9 +280,8 @@ def _has_wide_type(leaves: list[Any]) -> bool:
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64), np.dtype(np.complex128))
 
 
-def _wide_types(leaves: list[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Enables 64-bit types in JAX while a function is called with 64-bit arguments, as in tf.data."""
+def _with_wide_types(leaves: list[Any], call: Callable[[], Result]) -> Result:
+    """Calls with 64-bit types in JAX, if a function is called with 64-bit arguments, as in tf.data."""
     if "jax" not in sys.modules or not _has_wide_type(leaves):
-        return contextlib.nullcontext()
-    context: contextlib.AbstractContextManager[Any] = sys.modules["jax"].enable_x64(True)
-    return context
+        return call()
+    return with_setting(sys.modules["jax"].enable_x64, True, call)

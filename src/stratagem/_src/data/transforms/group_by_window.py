@@ -18,6 +18,7 @@ from stratagem._src.data.plan.sparse_resume_points import SparseResumePoints
 from stratagem._src.data.plan.stream import State, Stream
 from stratagem._src.data.sources.elements import Elements
 from stratagem._src.data.transforms.element_function import ElementFunction
+from stratagem._src.process.signal_handlers import is_raised_by_signal_handler
 
 __all__ = ["GroupByWindow"]
 
@@ -163,7 +164,9 @@ class _GroupStream(Stream):
         for number, element in self._resume_points.resume(state["input"], self._open_source):
             try:
                 key = self._node.key_of(element)
-            except Exception:
+            except Exception as error:
+                if is_raised_by_signal_handler(error):
+                    raise
                 # key_func failed the first time too, so the element was not held.
                 continue
             if number >= since.get(key, number + 1):

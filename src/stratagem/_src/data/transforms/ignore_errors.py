@@ -12,6 +12,7 @@ from stratagem._src.data.plan.peek import first_element
 from stratagem._src.data.plan.run import Run
 from stratagem._src.data.plan.stream import Stream, UnaryStream
 from stratagem._src.data.structure import map_structure
+from stratagem._src.process.signal_handlers import is_raised_by_signal_handler
 
 __all__ = ["IgnoreErrors"]
 
@@ -64,6 +65,8 @@ class _IgnoreErrorsStream(UnaryStream):
             except StopIteration:
                 raise
             except Exception as error:
+                if is_raised_by_signal_handler(error):
+                    raise
                 self._source.skip_past_error()
                 place = self._source.get_state()
                 if place == failed_at:

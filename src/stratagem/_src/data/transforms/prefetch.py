@@ -8,6 +8,7 @@ from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.thread_state import THIS_THREAD
+from stratagem._src.core.wakeup import Wakeup
 from stratagem._src.data.checks import as_integer
 from stratagem._src.data.options import AUTOTUNE
 from stratagem._src.data.plan.node import Epoch, Node
@@ -20,6 +21,7 @@ __all__ = ["Prefetch", "PrefetchStream"]
 
 _AUTOMATIC_BUFFER = 2
 _SHUTDOWN_TIMEOUT_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class Prefetch(Node):
@@ -82,9 +84,12 @@ class PrefetchStream(UnaryStream):
 class _Buffer:
     """The state shared by the thread and the consumer; it does not keep the consumer alive.
 
-    The consumer takes all ready elements at once (``_ready`` becomes ``_taken``), and notifies the thread
-    of free room only after half a buffer: locking for every element would cost more than computing it.
-    ``_num_given`` is incremented without the lock; a stale value only delays the thread.
+    The consumer takes all ready elements at once (``_ready`` becomes ``_taken``), and wakes the thread
+    after half a buffer: locking for every element would cost more than computing it. ``_num_given`` is
+    incremented without the lock; a stale value only delays the thread.
+
+    The consumer may be interrupted (Ctrl-C) anywhere. So there is no ``threading.Condition``, which an
+    interrupt in its Python code can leave locked; the thread would then never end.
     """
 
     def __init__(self, source: Stream, size: int) -> None:
@@ -96,7 +101,11 @@ class _Buffer:
         self._taken: deque[Any] = deque()
         self._num_started = 0
         self._num_given = 0
-        self._changed = threading.Condition()
+        # Reentrant: a signal handler may close the iterator.
+        self._lock = threading.RLock()
+        # Each side waits for a Wakeup of its own, and wakes the one that the other side has put here.
+        self._consumer = Wakeup()
+        self._producer = Wakeup()
         self._is_filling = False
         self._is_paused = False
         self._stopped = False
@@ -109,9 +118,9 @@ class _Buffer:
         try:
             while self._wait_for_room():
                 element = next(self._source)
-                with self._changed:
+                with self._lock:
                     self._ready.append(element)
-                    self._changed.notify_all()
+                self._consumer.wake()
         except StopIteration:
             self._finish(None)
         except BaseException as error:
@@ -120,25 +129,25 @@ class _Buffer:
             self._source.close()
 
     def _finish(self, error: BaseException | None) -> None:
-        with self._changed:
+        with self._lock:
             self._ended, self._error = True, error
             self._is_filling = False
-            self._changed.notify_all()
-
-    def _has_room(self) -> bool:
-        ended = self._stopped or self._is_paused
-        return ended or self._num_started - self._num_given < self._size
+        self._consumer.wake()
 
     def _wait_for_room(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(self._has_room)
-            if self._stopped or self._is_paused:
-                self._is_filling = False
-                return False
-            self._num_started += 1
-            self._resume_points.discard_before(self._num_given)
-            self._resume_points.before_read()
-            return True
+        """Waits for room for one more element; returns whether to read it."""
+        while True:
+            self._producer = wakeup = Wakeup()
+            with self._lock:
+                if self._stopped or self._is_paused:
+                    self._is_filling = False
+                    return False
+                if self._num_started - self._num_given < self._size:
+                    self._num_started += 1
+                    self._resume_points.discard_before(self._num_given)
+                    self._resume_points.before_read()
+                    return True
+            wakeup.wait(_POLL_SECONDS)
 
     def take(self) -> Any:
         if not self._taken:
@@ -146,22 +155,24 @@ class _Buffer:
         element = self._taken.popleft()
         self._num_given += 1
         if self._num_given % max(1, self._size // 2) == 0:
-            with self._changed:
-                self._changed.notify_all()
+            self._producer.wake()
         return element
 
     def _take_ready(self) -> None:
         self._background.process.check()  # before the lock: the thread may have held it at a fork
-        with self._changed:
-            self._start_filling()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._ready or self._ended or self._stopped)
-            if self._ready:
-                self._taken, self._ready = self._ready, self._taken
-            elif self._error is not None:
-                raise self._error
-            else:
-                raise StopIteration
+        while True:
+            self._consumer = wakeup = Wakeup()
+            with self._lock:
+                self._start_filling()
+                if self._ready:
+                    self._taken, self._ready = self._ready, self._taken
+                    return
+                if self._error is not None:
+                    raise self._error
+                if self._ended or self._stopped:
+                    raise StopIteration
+            self._producer.wake()
+            wakeup.wait(_POLL_SECONDS)
 
     def _start_filling(self) -> None:
         self._is_paused = False
@@ -170,7 +181,7 @@ class _Buffer:
             self._background.start(self._fill, name="stratagem-prefetch")
 
     def skip_past_error(self) -> bool:
-        with self._changed:
+        with self._lock:
             failed = self._error is not None and not self._taken and not self._ready
             if failed:
                 self._source.skip_past_error()
@@ -183,7 +194,7 @@ class _Buffer:
         return self._resume_points.read
 
     def get_state(self, given: int) -> State:
-        with self._changed:
+        with self._lock:
             return self._resume_points.get_state(given)
 
     def resume(self, state: State, given: int) -> None:
@@ -193,19 +204,20 @@ class _Buffer:
     def pause(self) -> None:
         if not self._background.process.is_here:
             return
-        with self._changed:
+        with self._lock:
             self._is_paused = True
-            self._changed.notify_all()
+        self._producer.wake()
 
     def close(self) -> None:
         if not self._background.process.is_here:
             return
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._ready.clear()
-            self._changed.notify_all()
+        self._producer.wake()
+        self._consumer.wake()
         if not self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS):
-            with self._changed:
+            with self._lock:
                 self._abandoned = self._is_filling
             if self._abandoned:
                 return

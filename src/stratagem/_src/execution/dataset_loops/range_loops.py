@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from stratagem._src.core.errors import TracedValueError
 from stratagem._src.core.types import Tensor
-from stratagem._src.execution.tracing_frames import FunctionFrame
+from stratagem._src.execution.function_frame import FunctionFrame
 from stratagem._src.jax_compat.iterated_tracer import iterated_by
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.values.array_operators import ArrayOperators

@@ -25,12 +25,12 @@ from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.build import build_program
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callback_slots import CallbackSlots, callbacks_of
+from stratagem._src.execution.function_frame import code_of
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import static_key
 from stratagem._src.execution.trace import trace_function
 from stratagem._src.execution.trace_key import own_results, trace_key
 from stratagem._src.execution.traced_function import TracedFunction
-from stratagem._src.execution.tracing_frames import code_of
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting, hoisting_constants
 from stratagem._src.mesh.backend_lifetime import backend_lifetime

@@ -24,7 +24,8 @@ from stratagem._src.execution.remote.transfers import (
     SentUpdate,
     ValueGetters,
 )
-from stratagem._src.jax_compat.tracing import jax_core, mentioned_variables, with_constvars
+from stratagem._src.jax_compat.tracing import jax_core, with_constvars
+from stratagem._src.jaxpr.walk import mentioned_variables
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable

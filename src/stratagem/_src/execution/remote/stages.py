@@ -14,6 +14,7 @@ from typing import Any
 from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.remote.reads import Read, is_read
 from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.jaxpr.dead_code import equations_for
 
 __all__ = ["Segment", "Stage", "StagedUpdate", "Stages", "split_into_stages"]
 
@@ -150,13 +151,8 @@ class _DependencyGraph:
 
     def equations_for(self, atoms: Iterable[Any], *, with_effects: bool = False) -> list[Any]:
         """Returns all equations that compute ``atoms``, in order."""
-        needed = {id(atom) for atom in atoms}
-        chosen = []
-        for eqn in reversed(self._jaxpr.eqns):
-            if (with_effects and eqn.effects) or any(id(v) in needed for v in eqn.outvars):
-                chosen.append(eqn)
-                needed.update(id(v) for v in eqn.invars)
-        return chosen[::-1]
+        keep = (lambda eqn: bool(eqn.effects)) if with_effects else (lambda eqn: False)
+        return equations_for(self._jaxpr.eqns, atoms, keep)
 
 
 def _segment(jaxpr: Jaxpr, equations: list[Any], used: set[int]) -> Segment:

@@ -54,11 +54,11 @@ def checkpoint_variables(keras_object: KerasObject) -> dict[str, Variable]:
     Raises:
         NotBuiltError: If the object is not built, so that it may get more variables.
     """
-    if not getattr(keras_object, "built", True):
+    if not _is_built(keras_object):
         raise NotBuiltError(
             "A Checkpoint needs Keras objects that have all their variables, but "
             f"{keras_object.name!r} is not built. Call model.build(input_shape), or "
-            "optimizer.build(model.trainable_variables), first."
+            "optimizer.build(model.trainable_variables), first; a metric is built by its first update."
         )
     return {f"{index:04}": twin_of(v) for index, v in enumerate(keras_object.variables)}
 
@@ -77,7 +77,7 @@ def restore_when_built(unbuilt: KerasObject, restore: Callable[[Any], None]) -> 
 
 def restore_deferred(built: KerasObject) -> None:
     """Runs the pending restore of a Keras object if it is built now."""
-    if not _waiting or not built.built or not all(map(_has_value, built.variables)):
+    if not _waiting or not _is_built(built) or not all(map(_has_value, built.variables)):
         return
     restore = _waiting.pop(built, None)
     if restore is not None:
@@ -96,12 +96,18 @@ def restore_all_deferred() -> None:
         restore_deferred(pending)
 
 
+def _is_built(keras_object: KerasObject) -> bool:
+    # Metrics whose variables depend on the shape of their data have the private attribute.
+    attribute = "_built" if isinstance(keras_object, keras.Metric) else "built"
+    return bool(getattr(keras_object, attribute, True))
+
+
 def _has_value(variable: KerasVariable) -> bool:
     return (variable.twin if isinstance(variable, PlacedVariable) else variable._value) is not None
 
 
 def install_deferred_restore() -> None:
-    """Wraps ``build`` of all optimizers, also of later subclasses, to run pending restores."""
+    """Wraps ``build`` of optimizers and metrics, also of later subclasses, to run pending restores."""
     original = OPTIMIZER.__init_subclass__
 
     def init_subclass(cls: KerasObject, /, **kwargs: Argument) -> None:
@@ -111,6 +117,8 @@ def install_deferred_restore() -> None:
     OPTIMIZER.__init_subclass__ = classmethod(init_subclass)
     for cls in (OPTIMIZER, *_subclasses(OPTIMIZER)):
         _wrap_build(cls)
+    for cls in (keras.metrics.AUC, keras.metrics.FBetaScore, keras.metrics.R2Score):
+        _wrap_build(cls, "_build")
 
 
 def _subclasses(cls: type) -> set[type]:
@@ -118,20 +126,20 @@ def _subclasses(cls: type) -> set[type]:
     return found.union(*map(_subclasses, found))
 
 
-def _wrap_build(cls: KerasObject) -> None:
-    if "build" not in vars(cls):
+def _wrap_build(cls: KerasObject, name: str = "build") -> None:
+    if name not in vars(cls):
         return
-    original = vars(cls)["build"]
+    original = vars(cls)[name]
 
     @functools.wraps(original)
     def build(self: KerasOptimizer, *args: Argument, **kwargs: Argument) -> Any:
         result = original(self, *args, **kwargs)
         # Subclasses that add slots call the base class's build first: only the outermost call is the end.
-        if type(self).build is build:
+        if getattr(type(self), name) is build:
             restore_deferred(self)
         return result
 
-    cls.build = build
+    setattr(cls, name, build)
 
 
 def install_orbax_arrays() -> None:

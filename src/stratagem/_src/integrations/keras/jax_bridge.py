@@ -14,23 +14,34 @@ from stratagem._src.integrations.keras.checkpoints import (
     install_deferred_restore,
     restore_when_built,
 )
+from stratagem._src.integrations.keras.existing_variables import (
+    existing_variables,
+)
 from stratagem._src.integrations.keras.keras2_compat import (
     install_keras2_names,
     look_up_without_tensorflow,
     save_in_directories,
     write_without_tensorflow,
 )
-from stratagem._src.integrations.keras.keras_internals import OPTIMIZER, Argument
+from stratagem._src.integrations.keras.keras_internals import (
+    OPTIMIZER,
+    Argument,
+    in_symbolic_scope,
+)
 from stratagem._src.integrations.keras.layer_patches import call_layer
 from stratagem._src.integrations.keras.metrics import skip_empty_updates
+from stratagem._src.integrations.keras.model_pickling import install_pickling
 from stratagem._src.integrations.keras.model_strategy import add_layer
 from stratagem._src.integrations.keras.owner_scope import install_owner_scopes
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, check_strategy
 from stratagem._src.integrations.keras.plain_variables import patch_plain_variables, twin_of
+from stratagem._src.integrations.keras.remote_apply import add_slot
+from stratagem._src.integrations.keras.remote_embedding import look_up
 from stratagem._src.integrations.keras.trainer import install_trainer
 from stratagem._src.strategies.current import get_strategy
 from stratagem._src.variables import frames
 from stratagem._src.variables.foreign_variables import register_trackable, register_variable_wrapper
+from stratagem._src.variables.random_state import register_shape_inference
 
 __all__ = ["bridge_jax"]
 
@@ -41,11 +52,16 @@ def bridge_jax() -> None:
     patch_plain_variables()
     register_variable_wrapper(keras.Variable, twin_of)
     for kind in (keras.Layer, keras.Optimizer, keras.Metric):
-        register_trackable(kind, checkpoint_variables, restore_when_built)
+        register_trackable(kind, checkpoint_variables, restore_when_built, existing_variables)
     OPTIMIZER.apply = optimizers.apply
+    OPTIMIZER.apply_gradients = optimizers.apply_gradients
+    OPTIMIZER.add_variable_from_reference = add_slot
+    keras.layers.Embedding.call = look_up
+    install_pickling()
     keras.optimizers.LossScaleOptimizer.apply = optimizers.apply_scaled
     keras.random.SeedGenerator.next = layer_patches.next_seed
     keras.utils.set_random_seed = layer_patches.set_random_seed
+    register_shape_inference(in_symbolic_scope)
     keras.Layer.__call__ = call_layer
     keras.Layer._maybe_build = layer_patches.maybe_build
     keras.Layer.add_loss = layer_patches.add_loss

@@ -17,9 +17,11 @@ import numpy as np
 
 from stratagem._src.core.io_options import LoadOptions, SaveOptions
 from stratagem._src.core.types import PyTree
+from stratagem._src.integrations.keras.dataset_creator import DatasetCreator
 from stratagem._src.integrations.keras.host_layer import batches_of
 from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
 from stratagem._src.integrations.keras.lookup_layers import Hashing, IntegerLookup, StringLookup
+from stratagem._src.integrations.keras.model_evaluator import ModelEvaluator
 from stratagem._src.integrations.keras.text_vectorization import TextVectorization
 from stratagem._src.telemetry.summary.recording import histogram, image, scalar
 from stratagem._src.telemetry.summary.recording_state import record_if
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 # The modules of ``tf.keras`` that have more names than those of ``keras``. Keras itself has the table.
-_MODULES = ("backend", "layers", "losses", "metrics", "preprocessing")
+_MODULES = ("layers", "losses", "metrics", "preprocessing")
 _OPTIMIZERS = ("Adagrad", "Adam", "Ftrl", "Optimizer", "RMSprop", "SGD")
 
 
@@ -45,10 +47,14 @@ def install_keras2_names() -> None:
     for name in _MODULES:
         module: Any = getattr(keras, name)
         module.__getattr__ = _found_in_tf_keras(module, f"keras._tf_keras.keras.{name}")
+    keras.backend.__getattr__ = _backend_function
     for name in _OPTIMIZERS:
         # In Keras 3 these raise. Removed arguments of optimizers, such as decay=, still do.
         setattr(keras.optimizers.legacy, name, getattr(keras.optimizers, name))
     keras.Metric.reset_states = _reset_states
+    keras.utils.experimental = SimpleNamespace(DatasetCreator=DatasetCreator)
+    keras.utils.SidecarEvaluator = ModelEvaluator
+    keras.experimental = SimpleNamespace(SidecarEvaluator=ModelEvaluator)
 
 
 def _found_in_tf_keras(module: ModuleType, fuller: str) -> Callable[[str], Any]:
@@ -61,6 +67,15 @@ def _found_in_tf_keras(module: ModuleType, fuller: str) -> Callable[[str], Any]:
         raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
     return find
+
+
+def _backend_function(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module 'keras.backend' has no attribute {name!r}")
+    # A lazy import, like that of the table.
+    from stratagem._src.integrations.keras.backend_functions import backend_function
+
+    return backend_function(name)
 
 
 def _reset_states(self: KerasObject) -> None:

@@ -13,9 +13,12 @@ from keras.src.backend.common.masking import get_keras_mask as mask_of
 from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope as _in_stateless_scope
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope as _in_symbolic_scope
 from keras.src.backend.common.variables import Variable as _CommonVariable
 from keras.src.callbacks import orbax_checkpoint as _orbax_checkpoint
 from keras.src.saving import saving_api as _saving_api
+from keras.src.saving.keras_saveable import KerasSaveable as _KerasSaveable
+from keras.src.utils import tracking as _tracking
 
 __all__ = [
     "ABSTRACT_STATE",
@@ -23,6 +26,7 @@ __all__ = [
     "ADD_LOSS",
     "ADD_METRIC_VARIABLE",
     "ADD_OPTIMIZER_VARIABLE",
+    "ADD_SLOT",
     "ADD_WEIGHT",
     "APPLY",
     "APPLY_SCALED",
@@ -30,13 +34,17 @@ __all__ = [
     "CLEAR_LOSSES",
     "COMMON_VARIABLE",
     "LAYER_NEW",
+    "LOOK_UP",
     "MAYBE_BUILD",
     "METRIC_INIT",
     "NEXT_SEED",
     "OPTIMIZER",
     "OWN_LOSSES",
+    "SAVEABLE",
     "SET_RANDOM_SEED",
     "STATE_TO_SAVE",
+    "TRACKED",
+    "TRACKER",
     "Argument",
     "KerasAdapter",
     "KerasLayer",
@@ -46,7 +54,9 @@ __all__ = [
     "KerasVariable",
     "Logs",
     "checkpointed_arrays",
+    "current_stateless_scope",
     "in_stateless_scope",
+    "in_symbolic_scope",
     "is_new",
     "mask_of",
     "replace_abstract_state",
@@ -83,6 +93,20 @@ Logs: TypeAlias = dict[str, Any] | None
 COMMON_VARIABLE: Any = _CommonVariable
 """The base class of the variables of every backend."""
 
+SAVEABLE: Any = _KerasSaveable
+"""The base class of models, layers, optimizers and metrics."""
+
+TRACKER: Any = _tracking.Tracker
+"""Records the variables and layers that are attributes of an object."""
+
+TRACKED: Any = (
+    _tracking.TrackedList,
+    _tracking.TrackedDict,
+    _tracking.TrackedOrderedDict,
+    _tracking.TrackedSet,
+)
+"""The collections of a tracker."""
+
 OPTIMIZER: Any = next(cls for cls in keras.Optimizer.__mro__ if "apply" in vars(cls))
 """The base class of optimizers that defines ``apply``."""
 
@@ -98,6 +122,8 @@ ADD_LAYER: Callable[..., None] = keras.Sequential.add
 METRIC_INIT: Callable[..., None] = keras.Metric.__init__
 ADD_METRIC_VARIABLE: Callable[..., Any] = keras.Metric.add_variable
 ADD_OPTIMIZER_VARIABLE: Callable[..., Any] = OPTIMIZER.add_variable
+ADD_SLOT: Callable[..., Any] = OPTIMIZER.add_variable_from_reference
+LOOK_UP: Callable[..., Any] = keras.layers.Embedding.call
 MAYBE_BUILD: Callable[..., Any] = keras.Layer._maybe_build
 ADD_LOSS: Callable[..., Any] = keras.Layer.add_loss
 OWN_LOSSES: Callable[..., Any] = keras.Layer._get_own_losses
@@ -109,6 +135,11 @@ def in_stateless_scope() -> bool:
     return bool(_in_stateless_scope())
 
 
+def in_symbolic_scope() -> bool:
+    """Returns whether Keras traces only to infer shapes and dtypes, in this thread."""
+    return bool(_in_symbolic_scope())
+
+
 def is_new(layer: KerasLayer) -> bool:
     """Returns whether a layer has not been called yet."""
     return not layer._called
@@ -117,6 +148,11 @@ def is_new(layer: KerasLayer) -> bool:
 def run_graph(model: KerasModel, inputs: Any) -> Any:
     """Calls the operations of a functional model with these inputs, without converting them."""
     return model._run_through_graph(inputs, operation_fn=lambda operation: operation)
+
+
+def current_stateless_scope() -> Any | None:
+    """Returns the current ``keras.StatelessScope``, if any."""
+    return get_stateless_scope()
 
 
 def stateless_value(variable: KerasVariable) -> Any:

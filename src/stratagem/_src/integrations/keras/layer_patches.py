@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import keras
 
+from stratagem._src.core.errors import ContextError
 from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.checkpoints import restore_deferred
@@ -35,6 +36,7 @@ from stratagem._src.integrations.keras.replicas import eager_replica_context, mu
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.central_storage import CentralExtended
+from stratagem._src.strategies.parameter_server import ParameterServerExtended
 from stratagem._src.tensorflow_api.random_seeds import set_seed
 from stratagem._src.variables import frames
 
@@ -61,6 +63,7 @@ def _build(layer: KerasLayer, call_spec: KerasObject) -> None:
         return
     strategy, replica = creation_strategy(layer), eager_replica_context()
     if strategy is not None:
+        _check_creates_variables(layer, strategy)
         adopt_new(layer, strategy)
     if replica is None:
         with owner_scope(layer):
@@ -68,6 +71,19 @@ def _build(layer: KerasLayer, call_spec: KerasObject) -> None:
         return
     # Every replica thread gets here before the layer is built; one of them builds it for all.
     replica.merge_call(lambda _: MAYBE_BUILD(layer, call_spec))
+
+
+def _check_creates_variables(layer: KerasLayer, strategy: Strategy) -> None:
+    extended = strategy.extended
+    if not isinstance(extended, ParameterServerExtended) or not extended.is_on_worker:
+        return
+    if type(layer).build is not keras.Layer.build:
+        raise ContextError(
+            f"A Keras model or layer must be built before a function that uses it is sent to workers, "
+            "because all of them share its variables on the servers, but the "
+            f"{type(layer).__name__} {layer.name!r} is not. Begin the model with keras.Input(...), or call "
+            "it once on example inputs in the coordinator, before the function is scheduled."
+        )
 
 
 def call_layer(layer: KerasLayer, *args: Argument, **kwargs: Argument) -> Any:
@@ -96,8 +112,11 @@ def _place_of_weights(strategy: Strategy) -> jax.sharding.Sharding:
     # A stateless scope has the weights on all devices, also those of a central variable.
     if isinstance(extended, CentralExtended) and not in_stateless_scope():
         return jax.sharding.SingleDeviceSharding(extended.parameter_device)
-    # Each of several processes computes alone, with its local copy of the weights.
-    if group.spans_processes:
+    # Each of several processes computes alone, with its local copy of the weights. Values from parameter
+    # servers are put on one device.
+    if group.spans_processes or (
+        isinstance(extended, ParameterServerExtended) and not in_stateless_scope()
+    ):
         return jax.sharding.SingleDeviceSharding(group.local_devices[0])
     return group.replicated
 

@@ -11,6 +11,7 @@ import keras
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import PyTree
 from stratagem._src.integrations.keras.keras_internals import Argument, KerasObject
+from stratagem._src.integrations.keras.remote_metrics import is_on_servers, update_on_servers
 from stratagem._src.integrations.keras.replicas import multi_replica_context
 from stratagem._src.training.metrics.metric import Metric
 
@@ -77,6 +78,8 @@ def _skipping_empty(update_state: Callable[..., Any]) -> Callable[..., Any]:
             getattr(array, "shape", ())[:1] == (0,) for array in keras.tree.flatten((args, kwargs))
         ):
             return None
+        if is_on_servers(self):
+            return update_on_servers(self, update_state, *args, **kwargs)
         return update_state(self, *args, **kwargs)
 
     return update

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,26 +15,32 @@ from stratagem._src.core.errors import (
     ShapeMismatchError,
     VariableError,
 )
+from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.integrations.keras.data_step_scope import DataStepScope
 from stratagem._src.integrations.keras.keras_internals import (
     APPLY,
     APPLY_SCALED,
     KerasOptimizer,
     KerasVariable,
+    current_stateless_scope,
     in_stateless_scope,
 )
+from stratagem._src.integrations.keras.optimizer_building import build_optimizer
 from stratagem._src.integrations.keras.placed_variable import PlacedVariable, strategy_of
+from stratagem._src.integrations.keras.remote_apply import apply_on_servers, is_remote
 from stratagem._src.integrations.keras.replicas import multi_replica_context
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.training.summed_means import warn_of_summed_means
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["apply", "apply_scaled", "as_keras_variables"]
+__all__ = ["apply", "apply_gradients", "apply_scaled", "as_keras_variables"]
 
 _NewValues = list[tuple[Any, Any]]
 
@@ -42,6 +48,37 @@ _NewValues = list[tuple[Any, Any]]
 def apply(optimizer: KerasOptimizer, grads: PyTree, trainable_variables: PyTree = None) -> None:
     """Replaces ``Optimizer.apply``: all replicas take one step with the sum of their gradients."""
     _apply_together(APPLY, _step, optimizer, grads, trainable_variables)
+
+
+def apply_gradients(
+    optimizer: KerasOptimizer,
+    grads_and_vars: Iterable[tuple[Any, Any]],
+    name: str | None = None,
+    skip_gradients_aggregation: bool = False,
+    experimental_aggregate_gradients: bool = True,
+) -> Any:
+    """Replaces ``Optimizer.apply_gradients``, which has fewer arguments than in Keras 2.
+
+    Args:
+        optimizer: The optimizer.
+        grads_and_vars: Pairs of a gradient and its variable.
+        name: Ignored.
+        skip_gradients_aggregation: Whether the replicas have summed the gradients already: those of the
+            first replica are applied.
+        experimental_aggregate_gradients: The opposite of ``skip_gradients_aggregation``, its older name.
+
+    Returns:
+        The number of steps.
+    """
+    grads, variables = zip(*grads_and_vars, strict=True)
+    is_summed = skip_gradients_aggregation or not experimental_aggregate_gradients
+    if is_summed and multi_replica_context() is not None and not in_stateless_scope():
+        step = _scaled_step if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) else _step
+        original = APPLY if step is _step else APPLY_SCALED
+        _apply_together(original, step, optimizer, grads, list(variables), is_summed=True)
+    else:
+        optimizer.apply(grads, variables)
+    return optimizer._iterations
 
 
 def apply_scaled(
@@ -57,6 +94,8 @@ def _apply_together(
     optimizer: KerasOptimizer,
     grads: PyTree,
     trainable_variables: PyTree,
+    *,
+    is_summed: bool = False,
 ) -> None:
     grads = list(grads)
     if trainable_variables is None:
@@ -66,6 +105,10 @@ def _apply_together(
     replica = multi_replica_context()
     in_function = frames.current_frame() is not None
     if in_stateless_scope() or not grads or len(grads) != len(variables):
+        if isinstance(current_stateless_scope(), DataStepScope) and step is _scaled_step:
+            # The original assigns in a conditional, which values cannot leave.
+            _take_step(step, optimizer, grads, variables)
+            return
         original(optimizer, grads, trainable_variables)
         return
     for gradient, variable in zip(grads, variables, strict=True):
@@ -81,19 +124,30 @@ def _apply_together(
     _check_strategy(optimizer, strategy, replica.strategy)
 
     def take_step(strategy: StrategyProtocol, present: list[Any]) -> None:
-        options = strategy.extended.gradient_options
-        summed = iter(strategy.extended.reduce_values(ReduceOp.SUM, present, options))
+        extended = strategy.extended
+        if is_summed:
+            summed = iter([extended.first_replica(gradient) for gradient in present])
+        else:
+            options = extended.gradient_options
+            summed = iter(extended.reduce_values(ReduceOp.SUM, present, options))
         together = [gradient if gradient is None else next(summed) for gradient in grads]
         _take_step(step, optimizer, together, variables)
 
     present = [gradient for gradient in grads if gradient is not None]
+    if not is_summed:
+        num_replicas = replica.num_replicas_in_sync
+        warn_of_summed_means(optimizer.name, present, num_replicas, has_option=False)
     replica.merge_per_replica(f"apply of {optimizer.name!r}", take_step, present)
 
 
 def _check_shape(gradient: ArrayLike, variable: KerasVariable) -> None:
     if gradient is None or isinstance(gradient, PerReplica):
         return
-    received, shape = tuple(np.shape(gradient)), tuple(variable.shape)
+    shape = tuple(variable.shape)
+    if isinstance(gradient, IndexedSlices):
+        received = (*shape[:1], *np.shape(gradient.values)[1:])
+    else:
+        received = tuple(np.shape(gradient))
     if received != shape:
         raise ShapeMismatchError(
             f"A gradient must have the shape of its variable, got {received} for {variable.path!r} of "
@@ -120,8 +174,11 @@ def _take_step(
 ) -> None:
     """Computes all new values before assigning any, so that a failing step changes nothing."""
     if not optimizer.built:
-        with keras.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(variables)
+        build_optimizer(optimizer, variables)
+    if any(map(is_remote, variables)):
+        optimizer._check_variables_are_known(variables)
+        apply_on_servers(optimizer, grads, variables)
+        return
     grads = [
         _move_to_variable(gradient, variable)
         for gradient, variable in zip(grads, variables, strict=True)

@@ -49,10 +49,15 @@ def install_owner_scopes() -> None:
     OPTIMIZER.add_variable = _in_owner_scope(ADD_OPTIMIZER_VARIABLE)
 
 
-def record_creation(made: KerasObject) -> None:
-    """Records the strategy in whose scope a Keras object is created; its variables may be created later."""
-    if context.has_strategy():
-        _creation_strategies[made] = get_strategy()
+def record_creation(made: KerasObject, strategy: Strategy | None = None) -> None:
+    """Records the strategy in whose scope a Keras object is created; its variables may be created later.
+
+    Args:
+        made: The object.
+        strategy: The strategy; the current one if ``None``, and none outside of scopes.
+    """
+    if strategy is not None or context.has_strategy():
+        _creation_strategies[made] = strategy or get_strategy()
 
 
 def creation_strategy(made: KerasObject) -> Strategy | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
 import keras
@@ -17,7 +19,9 @@ from stratagem._src.integrations.keras.replicas import eager_replica_context, mu
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.central_storage import CentralExtended
 from stratagem._src.strategies.mirrored import MirroredExtended
+from stratagem._src.strategies.parameter_server import ParameterServerExtended
 from stratagem._src.variables import frames
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
@@ -58,11 +62,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         strategy: The strategy.
         twin: The ``stratagem.Variable``; ``None`` until Keras provides the initial value.
         taken: The location of the value while Keras runs steps; otherwise ``None``.
+        slot_of: For a slot of an optimizer, its variable, if that is on parameter servers.
     """
 
     strategy: Strategy
     twin: Variable | None = None
     taken: Taken | None = None
+    slot_of: PlacedVariable | None = None
     _known: tuple[Any, Any] | None = None
 
     # --- the initial value ------------------------------------------------------------------------
@@ -88,7 +94,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
             )
         on_read = self._synchronization == "on_read"
         # Keras provides the state of a metric as one value, independent of the number of replicas.
-        with context.enter(context.Frame(self.strategy, None)), counting_once():
+        with context.enter(context.Frame(self.strategy, None)), counting_once(), self._beside():
             self.twin = self.strategy.extended.create_variable(
                 value,
                 trainable=self._trainable,
@@ -98,6 +104,14 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
                 else VariableSynchronization.AUTO,
                 aggregation=self._twin_aggregation(),
             )
+        if on_read and isinstance(self.twin, BaseRemoteVariable):
+            self.twin.restart_at_zero()
+
+    def _beside(self) -> AbstractContextManager[Any]:
+        """Returns the scope that puts an optimizer's slot where its variable is."""
+        if self.slot_of is None:
+            return contextlib.nullcontext()
+        return self.strategy.extended.colocate_vars_with(self.slot_of.own_twin())
 
     def _twin_aggregation(self) -> VariableAggregation:
         if self._aggregation in _AGGREGATIONS:
@@ -170,7 +184,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         self.release()
         self._check_aggregated(method)
         getattr(self.twin, method)(self._convert_to_tensor(value, dtype=self._dtype))
-        return self.value
+        # Reading from a server takes a message.
+        return self if isinstance(self.twin, BaseRemoteVariable) else self.value
 
     def assign_equal(self, value: ArrayLike) -> None:
         """Sets a value that every replica has computed equally."""
@@ -262,12 +277,13 @@ def check_strategy(strategy: Strategy) -> None:
         UnsupportedError: If not.
     """
     if context.has_strategy() and not isinstance(
-        strategy.extended, (MirroredExtended, CentralExtended)
+        strategy.extended, (MirroredExtended, CentralExtended, ParameterServerExtended)
     ):
         raise UnsupportedError(
             f"Keras needs variables in this process, and {type(strategy).__name__} does not create "
             "them. Create Keras objects in the scope of a MirroredStrategy, CentralStorageStrategy, "
-            "MultiWorkerMirroredStrategy, TPUStrategy or OneDeviceStrategy, or write the model with "
+            "MultiWorkerMirroredStrategy, TPUStrategy, OneDeviceStrategy or ParameterServerStrategy, or "
+            "write the model with "
             "stratagem.Variable."
         )
 

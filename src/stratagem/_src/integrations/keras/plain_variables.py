@@ -10,6 +10,7 @@ import keras
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy import context
+from stratagem._src.integrations.keras.data_step_scope import is_read_from_step
 from stratagem._src.integrations.keras.keras_internals import (
     COMMON_VARIABLE,
     KerasVariable,
@@ -88,5 +89,11 @@ def adopt(variables: Iterable[Any], strategy: Strategy) -> None:
 
 
 def twin_of(variable: KerasVariable) -> Variable:
-    """Returns the ``stratagem.Variable`` that holds the value of a Keras variable."""
+    """Returns the ``stratagem.Variable`` that holds the value of a Keras variable.
+
+    In a step that changes variables in place it is the Keras variable, which tapes record there.
+    """
+    if is_read_from_step(variable):
+        recorded: Any = variable
+        return recorded
     return as_placed_variable(variable).own_twin()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,18 +10,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import PyTree
 from stratagem._src.integrations.keras.batch_placement import place_batch
 from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel
-from stratagem._src.integrations.keras.model_state import begin_step, end_step, return_state
+from stratagem._src.integrations.keras.model_state import (
+    Attempt,
+    begin_step,
+    end_step,
+    return_state,
+)
 from stratagem._src.integrations.keras.step_program import StepProgram
 from stratagem._src.integrations.keras.trainer_internals import variables_of
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.values.rows import num_local_rows
+from stratagem._src.variables.random_state import RandomState
+from stratagem._src.variables.step_keys import KeyedStep
 
-__all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction", "check_step_signature"]
+__all__ = ["PREDICT_PARTS", "TEST_PARTS", "TRAIN_PARTS", "StepFunction"]
 
 TRAIN_PARTS = (
     "trainable_variables",
@@ -79,10 +84,11 @@ class StepFunction:
         self.strategy = strategy
         self._group = strategy.replica_group
         self._variables = self._variables_now()
+        self._keyed = KeyedStep(step)
         self._program: StepProgram | None = None
         if not model.run_eagerly and model.jit_compile:
             self._program = StepProgram(
-                step,
+                lambda state, batch: self._keyed.trace(state, *batch),
                 strategy.replica_group,
                 f"a step of Keras over {', '.join(parts)}",
                 # Only a training step replaces all of its state.
@@ -117,7 +123,7 @@ class StepFunction:
                     break
                 results.append(run(results[-1][1], batch))
         except BaseException:
-            return_state(self._model, self.strategy.replica_group)
+            return_state(self._model)
             raise
         outputs, state = results[-1]
         if observer is not None and isinstance(outputs, dict) and not self._returns_rows:
@@ -143,42 +149,32 @@ class StepFunction:
                 local = jax.tree.map(group.local_view, (state, batch))
                 attempt.finished.append(self._step(*local))
             else:
-                self._program.run(state, batch, attempt)
+                self._run_program(self._program, state, batch, attempt)
             outputs, state = attempt.result()
         finally:
             # Repeated if an interrupt arrives during the call; end_step is idempotent.
             try:
-                end_step(self._model, group)
+                end_step(self._model)
             except BaseException:
-                end_step(self._model, group)
+                end_step(self._model)
                 raise
         if self._returns_rows:
             outputs = jax.tree.map(group.local_view, outputs)
         return outputs, state
 
+    def _run_program(
+        self, program: StepProgram, state: PyTree, batch: PyTree, attempt: Attempt
+    ) -> None:
+        group = self.strategy.replica_group
 
-def check_step_signature(model: KerasModel, name: str) -> None:
-    """Checks that a step of a model takes ``(state, data)``, as Keras on JAX calls it.
+        def run(keys: list[Any]) -> None:
+            program.run(state, (batch, [group.replicate(key) for key in keys]), attempt)
 
-    Args:
-        model: The Keras model.
-        name: ``train_step``, ``test_step`` or ``predict_step``.
+        self._keyed.run(run, self._share)
 
-    Raises:
-        InvalidArgumentError: If it takes only the data, as on TensorFlow.
-    """
-    try:
-        signature = inspect.signature(getattr(model, name))
-    except ValueError:
-        return
-    try:
-        signature.bind(None, None)
-    except TypeError as error:
-        is_predict = name == "predict_step"
-        returned = "predictions, non_trainable_variables" if is_predict else "logs, state"
-        raise InvalidArgumentError(
-            f"Keras on JAX calls {name}(self, state, data), which returns ({returned}), but "
-            f"that of {type(model).__name__} takes {signature}. {name}(self, data) is the form of Keras on "
-            "TensorFlow, where variables change in place; on JAX they are passed and returned in `state`. "
-            "docs/keras.md has an example."
-        ) from error
+    def _share(self, states: Sequence[RandomState]) -> None:
+        """Lets all workers draw from states that are equal, whatever their seeds."""
+        if self._group.spans_processes:
+            for state in states:
+                value = self.strategy.extended.leader_value(np.asarray(state), state.name)
+                state.assign(value)

@@ -14,6 +14,7 @@ from jax.extend.core import Var
 from stratagem._src.collectives.collective_jit import jit_with_collectives
 from stratagem._src.core.types import Jaxpr, PyTree, PyTreeDef, Tensor
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
+from stratagem._src.execution.lowering import lower_jitted
 from stratagem._src.execution.passes import rewrite_for_platform
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.dispatch_queue import QUEUE, dispatch
@@ -67,6 +68,7 @@ class StepProgram:
         """Runs the step and stores its results in ``attempt``, even if it is interrupted."""
         prepared = self._prepare(state, batch)
         attempt.read = lambda computed: prepared.program.result(computed, state, batch)
+        attempt.has_callbacks = prepared.errors is not None
         finish = functools.partial(self._check_callbacks, prepared, attempt)
         if self._group.spans_processes:
             launch = functools.partial(prepared.program.jitted, state, batch)
@@ -117,7 +119,7 @@ class StepProgram:
         traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
-        guarded = rewrite_for_platform(guarded, self._group.devices[0].platform)
+        guarded = rewrite_for_platform(guarded, self._group.platform)
         states, batches = jax.tree.leaves(state), jax.tree.leaves(batch)
         split = [array.sharding == self._group.sharded for array in batches]
         partitioned = partition(
@@ -169,12 +171,13 @@ class _Jitted:
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
         self.jitted = jit_with_collectives(step, group, donate_argnums=(0,) if donates else ())
+        self._group = group
         self._returned = returned
         self._structure = structure
 
     def compile(self, state: PyTree, batch: PyTree) -> None:
         """Compiles the function for arguments of these types."""
-        self.jitted.lower(state, batch).compile()
+        lower_jitted(self.jitted, (state, batch), self._group).compile()
 
     def result(self, computed: list[Any], state: PyTree, batch: PyTree) -> Any:
         """Returns the results, from the computed arrays and the arguments."""

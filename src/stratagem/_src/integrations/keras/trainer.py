@@ -29,7 +29,16 @@ from stratagem._src.integrations.keras.callbacks import (
 )
 from stratagem._src.integrations.keras.checkpoints import install_orbax_arrays, restore_all_deferred
 from stratagem._src.integrations.keras.data_consistency import comparison_of
+from stratagem._src.integrations.keras.data_steps import (
+    build_with_step,
+    functional_step,
+    functional_steps,
+    install_data_steps,
+    is_built_with_step,
+    takes_data,
+)
 from stratagem._src.integrations.keras.dataset_adapter import DatasetAdapter, is_dataset
+from stratagem._src.integrations.keras.dataset_creator import DatasetCreator
 from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
 from stratagem._src.integrations.keras.metrics import as_keras_metrics
 from stratagem._src.integrations.keras.model_state import (
@@ -44,16 +53,23 @@ from stratagem._src.integrations.keras.model_strategy import (
     strategy_to_compile_for,
 )
 from stratagem._src.integrations.keras.placed_data import PlacedData
+from stratagem._src.integrations.keras.server_trainer import (
+    call_on_servers,
+    finish_steps,
+    install_server_trainer,
+    is_on_parameter_servers,
+)
 from stratagem._src.integrations.keras.step_function import (
     PREDICT_PARTS,
     TEST_PARTS,
     TRAIN_PARTS,
     StepFunction,
-    check_step_signature,
 )
 from stratagem._src.integrations.keras.step_program import keeps_state
 from stratagem._src.integrations.keras.trainer_calls import (
     begin_call,
+    called_method,
+    calling_method,
     run_exclusively,
     running_call,
 )
@@ -64,10 +80,19 @@ from stratagem._src.integrations.keras.trainer_internals import (
     distribute_data,
     first_batch,
     is_built,
+    jit,
     replace_data_adapter_of,
     replace_distribute_data,
+    replace_jit,
 )
+from stratagem._src.integrations.keras.worker_data import (
+    ChiefBatches,
+    batch_on_chief,
+    worker_data_of,
+)
+from stratagem._src.integrations.keras.worker_steps import ChiefSteps, WorkerSteps, check_step
 from stratagem._src.strategies.base import Strategy
+from stratagem._src.variables.step_keys import KeyedStep
 
 __all__ = ["install_trainer"]
 
@@ -79,12 +104,15 @@ _CALLS = (
     "test_on_batch",
     "predict_on_batch",
 )
+_STEPS = {"evaluate": "test_step", "test_on_batch": "test_step"}
 _METRICS = {"metrics", "weighted_metrics"}
 
 
 @functools.cache
 def install_trainer() -> None:
     """Patches the trainer, so that models under a strategy are trained by it."""
+    install_data_steps()
+    install_server_trainer()
     JAXTrainer.__init__ = _recording_creation(JAXTrainer.__init__)
     Trainer.compile = _compiling(Trainer.compile)
     Trainer._symbolic_build = _building(Trainer._symbolic_build)
@@ -103,6 +131,7 @@ def install_trainer() -> None:
     JAXTrainer.jax_state_sync = _putting_back_state(JAXTrainer.jax_state_sync)
     replace_data_adapter_of(_data_adapter_of)
     replace_distribute_data(_distribute_data)
+    replace_jit(_jit_step)
     install_batch_callbacks()
     install_orbax_arrays()
 
@@ -139,9 +168,14 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: KerasModel, *args: Argument, **kwargs: Argument) -> Any:
+        with calling_method(self, original.__name__):
+            return call_here(self, *args, **kwargs)
+
+    def call_here(self: KerasModel, *args: Argument, **kwargs: Argument) -> Any:
         strategy = strategy_of_model(self)
         if strategy is None:
-            return original(self, *args, **kwargs)
+            with functional_steps(self):
+                return original(self, *args, **kwargs)
         context.require_cross_replica(strategy, f"{original.__name__} of a Keras model")
         if strategy.replica_group.spans_processes:
             bound = signature.bind(self, *args, **kwargs)
@@ -149,14 +183,25 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             args = ()
         return run_exclusively(self, original.__name__, lambda: run(self, strategy, args, kwargs))
 
+    def run_on_servers(
+        self: KerasModel, strategy: Strategy, args: Argument, kwargs: Argument
+    ) -> Any:
+        given = signature.bind(self, *args, **kwargs).arguments
+        with begin_call(self, strategy), _scope_to_build(self, strategy):
+            return call_on_servers(
+                self, strategy, original.__name__, given, lambda: original(self, *args, **kwargs)
+            )
+
     def run(self: KerasModel, strategy: Strategy, args: Argument, kwargs: Argument) -> Any:
+        if is_on_parameter_servers(strategy):
+            return run_on_servers(self, strategy, args, kwargs)
         check_trained_here(self)
-        return_state(self, strategy.replica_group)  # a callback of one call may start another
+        return_state(self)  # a callback of one call may start another
         with begin_call(self, strategy), _scope_to_build(self, strategy):
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
-                return_state(self, strategy.replica_group)
+                return_state(self)
                 raise
 
     return call
@@ -182,7 +227,15 @@ def _building(original: Callable[..., None]) -> Callable[..., None]:
             # every worker draws it here to stay aligned.
             data_batch = first_batch(iterator)
         with contextlib.nullcontext() if strategy is None else strategy.scope():
-            original(self, iterator, data_batch)
+            step = _STEPS.get(called_method(self), "train_step")
+            if takes_data(self, step) or is_on_parameter_servers(strategy):
+                if is_on_parameter_servers(strategy):
+                    check_step(self, step)
+                if not is_built_with_step(self, step):
+                    batch = first_batch(iterator) if data_batch is None else data_batch
+                    build_with_step(self, step, batch_on_chief(batch))
+            else:
+                original(self, iterator, data_batch)
         restore_all_deferred()
 
     return symbolic_build
@@ -210,11 +263,12 @@ def _arguments_of_worker(
 
 
 def _making(
-    original: Callable[..., Any], attribute: str, make: Callable[[Any, Strategy], StepFunction]
+    original: Callable[..., Any],
+    attribute: str,
+    make: Callable[[Any, Strategy], StepFunction | WorkerSteps | ChiefSteps],
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def make_function(self: KerasModel, force: bool = False) -> Any:
-        check_step_signature(self, attribute.replace("function", "step"))
         call = running_call()
         is_running = call is not None and call.model is self
         strategy = call.strategy if call and is_running else strategy_of_model(self)
@@ -235,6 +289,8 @@ def _taking_state(original: Callable[..., Any]) -> Callable[..., Any]:
         if strategy is None:
             return original(self, purge_model_variables=purge_model_variables, **wanted)
         parts = tuple(part for part in TRAIN_PARTS if wanted.get(part))
+        if is_on_parameter_servers(strategy):
+            return tuple(() for _ in parts)  # it stays on the servers
         group = strategy.replica_group
         trains = parts == TRAIN_PARTS and not keeps_state(group)
         return take_state(self, parts, group, donate=trains)
@@ -248,13 +304,17 @@ def _putting_back_state(original: Callable[..., Any]) -> Callable[..., Any]:
         strategy = strategy_of_model(self)
         if strategy is None:
             original(self)
+        elif is_on_parameter_servers(strategy):
+            finish_steps(self)
         else:
-            return_state(self, strategy.replica_group)
+            return_state(self)
 
     return sync_state
 
 
-def _train_function(model: KerasModel, strategy: Strategy) -> StepFunction:
+def _train_function(model: KerasModel, strategy: Strategy) -> StepFunction | WorkerSteps:
+    if is_on_parameter_servers(strategy):
+        return WorkerSteps(model, strategy)
     options = strategy.extended.gradient_options
     if options is not None and options.dtype is not None and strategy.replica_group.size > 1:
         # In one partitioned program its gradients are sums like any others, such as those of
@@ -264,19 +324,40 @@ def _train_function(model: KerasModel, strategy: Strategy) -> StepFunction:
             f"CommunicationOptions(dtype={options.dtype!r}). Leave dtype out, or write the step with "
             "strategy.run and optimizer.apply, which reduce gradients in that dtype."
         )
-    return StepFunction(model, model.train_step, TRAIN_PARTS, strategy)
+    return StepFunction(model, _step(model, "train_step", TRAIN_PARTS), TRAIN_PARTS, strategy)
 
 
-def _test_function(model: KerasModel, strategy: Strategy) -> StepFunction:
-    return StepFunction(model, model.test_step, TEST_PARTS, strategy)
+def _test_function(model: KerasModel, strategy: Strategy) -> StepFunction | ChiefSteps:
+    if is_on_parameter_servers(strategy):
+        return ChiefSteps(model, "test_step", strategy)
+    return StepFunction(model, _step(model, "test_step", TEST_PARTS), TEST_PARTS, strategy)
 
 
-def _predict_function(model: KerasModel, strategy: Strategy) -> StepFunction:
+def _predict_function(model: KerasModel, strategy: Strategy) -> StepFunction | ChiefSteps:
+    if is_on_parameter_servers(strategy):
+        return ChiefSteps(model, "predict_step", strategy)
+    if takes_data(model, "predict_step"):
+        step = functional_step(model, "predict_step", PREDICT_PARTS)
+        return StepFunction(model, step, PREDICT_PARTS, strategy, returns_rows=True)
+
     def predict_step(state: PyTree, batch: PyTree) -> Any:
         outputs, non_trainable_variables = model.predict_step(state, batch)
         return outputs, (state[0], non_trainable_variables)
 
     return StepFunction(model, predict_step, PREDICT_PARTS, strategy, returns_rows=True)
+
+
+def _step(model: KerasModel, name: str, parts: tuple[str, ...]) -> Callable[..., Any]:
+    return functional_step(model, name, parts) if takes_data(model, name) else getattr(model, name)
+
+
+def _jit_step(function: Callable[..., Any], **options: Argument) -> Callable[..., Any]:
+    """Compiles a step, which takes and donates a state, with random keys as another argument."""
+    if "donate_argnums" not in options:
+        return jit(function, **options)
+    keyed = KeyedStep(function)
+    compiled = jit(keyed.trace, **options)
+    return lambda state, batch: keyed.run(lambda keys: compiled(state, batch, keys))
 
 
 def _data_adapter_of(
@@ -290,8 +371,20 @@ def _data_adapter_of(
 ) -> Any:
     """Returns the data adapter of Keras; its batches are placed on the replicas under a strategy."""
     call = running_call()
+    strategy = None if call is None else call.strategy
+    if strategy is not None and is_on_parameter_servers(strategy):
+        others = (y, sample_weight, class_weight)
+        worker_data = worker_data_of(x, strategy, steps_per_epoch, others)
+        if worker_data is not None:
+            return worker_data
+    if isinstance(x, DatasetCreator):
+        if steps_per_epoch is None:
+            raise InvalidArgumentError(
+                "A DatasetCreator needs a number of batches, because its datasets may be infinite. Pass "
+                "fit(..., steps_per_epoch=...), evaluate(..., steps=...) or validation_steps=...."
+            )
+        x = x.create(strategy)
     if is_dataset(x):
-        strategy = None if call is None else call.strategy
         adapter = DatasetAdapter(x, y, sample_weight, class_weight, steps_per_epoch, strategy)
     else:
         adapter = data_adapter_of(
@@ -304,6 +397,8 @@ def _data_adapter_of(
         )
     if call is None or isinstance(adapter, PlacedData):
         return adapter
+    if is_on_parameter_servers(strategy):
+        return ChiefBatches(adapter, call.strategy)
     return PlacedData(adapter, call.strategy, divide=call.compiles)
 
 

@@ -15,7 +15,14 @@ from stratagem._src.integrations.keras.keras_internals import KerasModel
 from stratagem._src.integrations.keras.model_state import trained_elsewhere_error
 from stratagem._src.strategies.base import Strategy
 
-__all__ = ["RunningCall", "begin_call", "run_exclusively", "running_call"]
+__all__ = [
+    "RunningCall",
+    "begin_call",
+    "called_method",
+    "calling_method",
+    "run_exclusively",
+    "running_call",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class RunningCall:
 class _Calls(threading.local):
     def __init__(self) -> None:
         self.stack: list[RunningCall] = []
+        self.methods: list[tuple[Any, str]] = []
 
 
 _calls = _Calls()
@@ -58,6 +66,21 @@ def begin_call(model: KerasModel, strategy: Strategy) -> Iterator[RunningCall]:
         yield call
     finally:
         _calls.stack.pop()
+
+
+@contextlib.contextmanager
+def calling_method(model: KerasModel, name: str) -> Iterator[None]:
+    """Records for the block that a method of a model, with or without a strategy, is called."""
+    _calls.methods.append((model, name))
+    try:
+        yield
+    finally:
+        _calls.methods.pop()
+
+
+def called_method(model: KerasModel) -> str:
+    """Returns the innermost recorded method of a model that this thread is in; empty if none."""
+    return next((name for called, name in reversed(_calls.methods) if called is model), "")
 
 
 Result = TypeVar("Result")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 from keras.src.backend.jax import trainer
 from keras.src.trainers import data_adapters
 from keras.src.trainers.data_adapters import array_data_adapter, data_adapter, py_dataset_adapter
@@ -32,9 +33,13 @@ __all__ = [
     "is_built",
     "is_default",
     "is_shuffled",
+    "jit",
+    "note_built",
     "note_state_in_variables",
+    "own_optimizers",
     "replace_data_adapter_of",
     "replace_distribute_data",
+    "replace_jit",
     "set_initial_epoch",
     "variables_of",
 ]
@@ -79,9 +84,43 @@ def first_batch(epoch_iterator: KerasObject) -> Any:
 
 def variables_of(model: KerasModel, part: str) -> Sequence[Any]:
     """Returns the variables of one part of a model's state."""
-    if part == "optimizer_variables":
-        return model.optimizer.variables if getattr(model, "optimizer", None) is not None else ()
-    return getattr(model, part)
+    if part != "optimizer_variables":
+        return getattr(model, part)
+    optimizer = getattr(model, "optimizer", None)
+    optimizers = [*([] if optimizer is None else [optimizer]), *own_optimizers(model)]
+    return [variable for one in optimizers for variable in one.variables]
+
+
+def own_optimizers(model: KerasModel) -> list[Any]:
+    """Returns the optimizers that are attributes of a model, besides ``model.optimizer``."""
+    found: dict[int, Any] = {}
+    for name, value in model.__dict__.items():
+        if name not in _NO_OPTIMIZERS:
+            for leaf in (
+                keras.tree.flatten(value) if isinstance(value, (list, tuple, dict)) else [value]
+            ):
+                if isinstance(leaf, keras.Optimizer) and leaf is not getattr(
+                    model, "optimizer", None
+                ):
+                    found.setdefault(id(leaf), leaf)
+    return list(found.values())
+
+
+# Keras keeps its state and the layers in these.
+_NO_OPTIMIZERS = (
+    "_jax_state",
+    "_layers",
+    "_metrics",
+    "_trainable_variables",
+    "_non_trainable_variables",
+)
+
+
+def note_built(model: KerasModel) -> None:
+    """Marks a model as built whose layers all are, such as one without a ``call``."""
+    if all(layer.built for layer in model._flatten_layers(include_self=False)):
+        model.built = True
+        model._post_build()
 
 
 def note_state_in_variables(model: KerasModel) -> None:
@@ -93,6 +132,15 @@ def note_state_in_variables(model: KerasModel) -> None:
 def replace_distribute_data(function: Callable[[Any], Any]) -> None:
     """Makes Keras call ``function`` with each batch of ``train_on_batch`` and similar methods."""
     trainer._distribute_data = function
+
+
+jit: Callable[..., Callable[..., Any]] = trainer.jit
+"""Compiles a step of a model without a strategy."""
+
+
+def replace_jit(function: Callable[..., Callable[..., Any]]) -> None:
+    """Makes Keras call ``function`` to compile the steps of a model without a strategy."""
+    trainer.jit = function
 
 
 distribute_data: Callable[[Any], Any] = trainer._distribute_data

@@ -14,7 +14,7 @@ from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.task_program import TaskProgram
-from stratagem._src.transport.private_files import make_private_directory
+from stratagem._src.process.private_files import make_private_directory
 
 __all__ = ["Backend", "description_text", "refuse_resources", "task_program"]
 

@@ -28,8 +28,8 @@ from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.rendezvous import Rendezvous
 from stratagem._src.launcher.rendezvous_job import lead_job
 from stratagem._src.launcher.signal_pipe import SignalPipe
+from stratagem._src.process.private_files import make_private_directory
 from stratagem._src.transport import Credentials
-from stratagem._src.transport.private_files import make_private_directory
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE, new_secret
 
 __all__ = ["SlurmBackend", "private_secret_file"]

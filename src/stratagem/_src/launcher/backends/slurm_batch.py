@@ -23,7 +23,7 @@ from stratagem._src.launcher.flag_validation import check_one_line
 from stratagem._src.launcher.job_description import JobDescription
 from stratagem._src.launcher.job_flags import job_flags
 from stratagem._src.launcher.lines import LineSplitter
-from stratagem._src.transport.private_files import make_private_directory
+from stratagem._src.process.private_files import make_private_directory
 from stratagem._src.transport.secret import SECRET_VARIABLE
 
 __all__ = ["batch_script", "requeue", "submit_and_follow"]

@@ -77,6 +77,7 @@ class ParameterClient:
     Attributes:
         registry: The variables of the coordinator, if this is its process.
         on_server_lost: Called with the index of a server before ``PSUnavailableError`` is raised for it.
+        restarting_at_zero: Variables that need not be in a checkpoint, such as counts of metrics, by id.
     """
 
     def __init__(self, servers: Sequence[str], credentials: Credentials) -> None:
@@ -96,6 +97,7 @@ class ParameterClient:
         ]
         self._garbage: collections.deque[tuple[int, str]] = collections.deque()
         self.on_server_lost: Callable[[int], None] = lambda server: None
+        self.restarting_at_zero: dict[str, weakref.ref[Any]] = {}
         self._closed = False
         self._finalizer = weakref.finalize(
             self, _close_connections, self._threads, self._clients_by_server

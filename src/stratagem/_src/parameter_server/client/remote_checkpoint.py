@@ -6,10 +6,10 @@ import contextlib
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from stratagem._src.checkpoint.format.array_store import ArrayOnDisk, ArrayWriter, part_directory
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath
 from stratagem._src.checkpoint.format.chunks import chunk_shape
 from stratagem._src.checkpoint.format.saved_state import SavedArray
 from stratagem._src.core.errors import PSUnavailableError
@@ -44,7 +44,7 @@ class RemoteSave:
         directory: The checkpoint's directory.
     """
 
-    def __init__(self, arrays: Mapping[str, RemoteArray], directory: Path) -> None:
+    def __init__(self, arrays: Mapping[str, RemoteArray], directory: CheckpointPath) -> None:
         self._arrays = arrays
         self._id = uuid.uuid4().hex
         described = [

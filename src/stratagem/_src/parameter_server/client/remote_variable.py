@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import uuid
@@ -197,6 +198,11 @@ class RemoteVariable(BaseRemoteVariable):
 
     # --- attributes -----------------------------------------------------------------------------
 
+    def restart_at_zero(self) -> None:
+        """Sets the value to zeros when servers are restored, before the checkpoint is."""
+        known = self._client.restarting_at_zero
+        known[self.id] = weakref.ref(self, functools.partial(_forget, known, self.id))
+
     @property
     def id(self) -> str:
         """Its id in all processes."""
@@ -342,3 +348,7 @@ def receive(
 
 
 _register(RemoteVariable)
+
+
+def _forget(known: dict[str, Any], variable: str, _: object) -> None:
+    known.pop(variable, None)

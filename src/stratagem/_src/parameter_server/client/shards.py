@@ -100,15 +100,16 @@ def split_operands(
     Args:
         shards: All shards of the variable.
         shape: The variable's shape.
-        operands: With ``rows``, values and indices, which go to the shards that contain the rows; else
-            arrays, which are split if they have the variable's shape, and go to all shards otherwise.
+        operands: With ``rows``, values and indices, which go to the shards that contain the rows, and
+            others, which go along; else arrays, which are split if they have the variable's shape, and go
+            to all shards otherwise.
         rows: Whether the update is a row update.
     """
     if rows:
-        values, indices = operands
+        values, indices, *others = operands
         indices, values = drop_out_of_range(indices, values, shards[-1].stop)
         for shard, local, positions in ShardedRows(shards, indices).parts():
-            yield shard, (values[positions], local)
+            yield shard, (values[positions], local, *others)
         return
     for shard in shards:
         part = slice(shard.start, shard.stop)

@@ -102,11 +102,13 @@ class Closure:
         return alive if len(alive) == len(needs) else None
 
     def reacquire_needs(self) -> None:
-        """Restores the strong references to its inputs; all of them must still be alive."""
+        """Restores the strong references to its inputs; all of them must still be alive. Idempotent."""
+        if self.needs:
+            return
         needs = self.released_needs()
         assert needs is not None
-        self.needs, self._released_needs = tuple(needs), ()
         self._kept = tuple(need.owner() for need in needs if need.owner is not None)
+        self.needs, self._released_needs = tuple(needs), ()
 
     @property
     def is_owned(self) -> bool:

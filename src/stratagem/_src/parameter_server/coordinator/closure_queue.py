@@ -16,6 +16,9 @@ _Heap = list[tuple[tuple[float, int], Closure]]
 class ClosureQueue:
     """Closures by priority, then by age.
 
+    An interrupt (Ctrl-C) leaves a closure in or out of it: the heaps are the only state, and single calls
+    of C change them.
+
     A closure that is restricted to some workers waits for one of them. A closure whose argument is on a
     worker prefers that worker; the others run it only when they have nothing else to do.
 
@@ -31,14 +34,12 @@ class ClosureQueue:
         self._for_some: dict[frozenset[int], _Heap] = {}
         self._meant_for: defaultdict[int, list[_Heap]] = defaultdict(list)
         self._preferred: defaultdict[int, _Heap] = defaultdict(list)
-        self._length = 0
 
     def __len__(self) -> int:
-        return self._length
+        return sum(map(len, self._heaps()))
 
     def put(self, closure: Closure) -> None:
         """Adds a closure."""
-        self._length += 1
         heapq.heappush(self._heap_of(closure), (closure.order, closure))
 
     def pop(self, worker: int) -> Closure | None:
@@ -48,7 +49,6 @@ class ClosureQueue:
             heaps = [heap for heap in self._preferred.values() if heap]
         if not heaps:
             return None
-        self._length -= 1
         return heapq.heappop(min(heaps))[1]
 
     def has_work_for(self, worker: int) -> bool:
@@ -64,7 +64,6 @@ class ClosureQueue:
         taken = sorted(item for heap in self._heaps() for item in heap)
         for heap in self._heaps():
             heap.clear()
-        self._length = 0
         return [closure for _, closure in taken]
 
     def _heap_of(self, closure: Closure) -> _Heap:
@@ -79,9 +78,10 @@ class ClosureQueue:
     def _heap_for_some(self, workers: frozenset[int]) -> _Heap:
         if workers not in self._for_some:
             heap: _Heap = []
-            self._for_some[workers] = heap
             for worker in workers:
                 self._meant_for[worker].append(heap)
+            # Last: an interrupt before leaves a heap that nothing is put into.
+            self._for_some[workers] = heap
         return self._for_some[workers]
 
     def _heaps_for(self, worker: int) -> Iterator[_Heap]:

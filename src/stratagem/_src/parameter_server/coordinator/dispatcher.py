@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import logging
@@ -11,9 +12,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from stratagem._src.core.errors import CancelledError, ContextError, PSUnavailableError
+from stratagem._src.core.wakeup import Wakeup
 from stratagem._src.parameter_server.coordinator.closure import Closure, Status
 from stratagem._src.parameter_server.coordinator.closure_spec import ClosureSpec
 from stratagem._src.parameter_server.coordinator.mean_latency import MeanLatency
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Dispatcher"]
 
 Result = TypeVar("Result")
+_Waiters: TypeAlias = collections.deque[Wakeup]
 
 _logger = logging.getLogger("stratagem")
 _QUEUED_PER_WORKER = 256
@@ -93,15 +96,14 @@ class Dispatcher:
         self._links = WorkerLinks()
         self.definitions: Definitions = Definitions(self._links.forget)
         self._numbers = itertools.count()
-        self._has_room = threading.Condition(self.lock)
-        self._has_ended = threading.Condition(self.lock)
+        self._waiting_for_room: _Waiters = collections.deque()
+        self._waiting_for_end: _Waiters = collections.deque()
         self._credentials = credentials
         self._refusals: set[int] = set()
         self._drain_until: float | None = None
         self.patience = patience
         self._no_worker_timeout: NoWorkerTimeout = NoWorkerTimeout(patience)
         self.restorer: ServerRestorer | None = None
-        self._waiters: weakref.WeakSet[threading.Condition] = weakref.WeakSet()
         self._latency = MeanLatency()
         observer = recorder()
         if observer is not None:
@@ -138,7 +140,7 @@ class Dispatcher:
                 workers, lambda index, address: WorkerLink(self, index, address, self._credentials)
             )
             if new:
-                self._has_room.notify_all()
+                _wake(self._waiting_for_room)
         for link in new:
             link.start()
 
@@ -172,10 +174,8 @@ class Dispatcher:
         error.add_note("Raised in a thread of the coordinator, which has stopped because of it.")
         with self.lock:
             self.ended.set()
-            self._has_room.notify_all()
-            self._has_ended.notify_all()
-            for condition in self._waiters:
-                condition.notify_all()
+            _wake(self._waiting_for_room)
+            _wake(self._waiting_for_end)
         self._links.close()
 
     # --- called by users ------------------------------------------------------------------------
@@ -200,8 +200,9 @@ class Dispatcher:
         closure.spec = ClosureSpec(definition, arguments, closure.owner)
 
         def queue() -> None:
-            while self._raise_error() and self.state.num_queued >= self._max_queued:
-                self._wait(self._has_room)
+            self._raise_error()
+            if self.state.num_queued >= self._max_queued:
+                raise _NotYet(self._waiting_for_room)
             for needed in needs:
                 if needed.status is Status.FAILED:
                     raise CancelledError(
@@ -220,11 +221,12 @@ class Dispatcher:
             BaseException: The first error of a closure.
         """
 
-        def wait() -> None:
-            while self._raise_error() and not self.state.is_at_rest:
-                self._wait(self._has_ended)
+        def check() -> None:
+            self._raise_error()
+            if not self.state.is_at_rest:
+                raise _NotYet(self._waiting_for_end)
 
-        self._run_locked(wait)
+        self._run_locked(check)
 
     def done(self) -> bool:
         """Returns whether every closure has ended.
@@ -232,13 +234,18 @@ class Dispatcher:
         Raises:
             BaseException: The first error of a closure.
         """
-        return self._run_locked(lambda: self._raise_error() and self.state.is_at_rest)
+
+        def check() -> bool:
+            self._raise_error()
+            return self.state.is_at_rest
+
+        return self._run_locked(check)
 
     def fetch(self, value: RemoteValue, *, as_jax: bool) -> Any:
         """Waits for a result and returns it."""
 
-        def wait() -> tuple[Closure, Payload | None, int | None]:
-            closure = self._wait_for(value)
+        def find() -> tuple[Closure, Payload | None, int | None]:
+            closure = self._settled(value)
             if closure.status is Status.FAILED:
                 assert closure.error is not None
                 raise closure.error
@@ -249,7 +256,7 @@ class Dispatcher:
                 self.state.value_lost(closure)
 
         while True:
-            closure, payload, holder = self._run_locked(wait)
+            closure, payload, holder = self._run_locked(find)
             if payload is None:
                 assert holder is not None
                 payload = self._links[holder].fetch(closure.number)
@@ -258,36 +265,40 @@ class Dispatcher:
             self._run_locked(functools.partial(lose, closure, holder))
 
     def _run_locked(self, call: Callable[[], Result]) -> Result:
-        """Calls ``call`` with the lock held and returns its result.
+        """Calls ``call`` with the lock held and returns its result; again later if it raises ``_NotYet``.
 
         A signal handler interrupts the main thread anywhere, also while it holds the (reentrant) lock and
-        has changed only half of the state.
+        has changed only half of the state. If the handler raises, the call is as good as not made: what it
+        changes counts with its last step, and a thread that was not woken polls. That is also why it waits
+        without the lock, on an object of its own: a ``threading.Condition`` may lose it in an interrupt.
 
         Raises:
             ContextError: In a signal handler that interrupts another such call, unless that one waits.
         """
         self.background.process.check()
-        with self.lock:
-            if self._is_changing:
-                raise ContextError(
-                    "A signal handler cannot schedule functions, or wait for them, while it interrupts a "
-                    "call of the same coordinator in the same thread. Set a flag in the handler, and check "
-                    "the flag in the training loop."
-                )
-            self._is_changing = True
-            try:
-                return call()
-            finally:
-                self._is_changing = False
-
-    def _wait(self, condition: threading.Condition) -> None:
-        """Waits, in a call of ``_run_locked``, until the condition may have become true."""
-        self._is_changing = False
-        try:
-            # With a timeout: a signal handler that runs just before wait() may notify, and be missed.
-            condition.wait(_POLL_INTERVAL_SECONDS)
-        finally:
-            self._is_changing = True
+        wakeup = Wakeup()
+        waiters: _Waiters | None = None
+        while True:
+            with self.lock:
+                if self._is_changing:
+                    raise ContextError(
+                        "A signal handler cannot schedule functions, or wait for them, while it interrupts "
+                        "a call of the same coordinator in the same thread. Set a flag in the handler, and "
+                        "check the flag in the training loop."
+                    )
+                self._is_changing = True
+                try:
+                    if waiters is not None:
+                        with contextlib.suppress(ValueError):  # it was woken
+                            waiters.remove(wakeup)
+                    return call()
+                except _NotYet as later:
+                    waiters = later.waiters
+                    waiters.append(wakeup)
+                finally:
+                    self._is_changing = False
+            # Not for ever: another thread's wake may have been interrupted, too.
+            wakeup.wait(_POLL_INTERVAL_SECONDS)
 
     # --- called by worker links, with the lock --------------------------------------------------
 
@@ -297,7 +308,7 @@ class Dispatcher:
         self._settle(settled)
         # Only below three quarters, not for every closure: a blocked schedule() then has room for many.
         if taken and self.state.num_queued <= 3 * self._max_queued // 4:
-            self._has_room.notify_all()
+            _wake(self._waiting_for_room)
         return taken
 
     def refer(self, reference: ByReference, worker: int) -> tuple[Definition | None, SentReference]:
@@ -425,7 +436,7 @@ class Dispatcher:
             self.state.resume()
             if error is not None:
                 self._abort(error)
-            self._has_ended.notify_all()
+            _wake(self._waiting_for_end)
             self._links.wake_all()
 
     def _abort(self, error: BaseException) -> None:
@@ -437,51 +448,67 @@ class Dispatcher:
 
     # --- shared, with the lock ------------------------------------------------------------------
 
-    def _raise_error(self) -> bool:
-        """Raises a closure's error, if there is one, after all closures have ended; else returns true."""
+    def _raise_error(self) -> None:
+        """Raises a closure's error, if there is one, after all closures have ended.
+
+        Raises:
+            _NotYet: If there is one, and closures still run.
+        """
         self.background.check()
-        while self.state.phase is CoordinatorPhase.DRAINING and not self.state.has_error:
-            self._wait(self._has_ended)
-            self.background.check()
+        if self.state.phase is CoordinatorPhase.DRAINING and not self.state.has_error:
+            raise _NotYet(self._waiting_for_end)
         error = self.state.take_error()
         if error is not None:
             self._drain_until = None
             raise error
         if self.stopped:
             raise CancelledError(_HAS_ENDED)
-        return True
 
-    def _wait_for(self, value: RemoteValue) -> Closure:
+    def _settled(self, value: RemoteValue) -> Closure:
+        """Returns the closure of a value if its outcome is known; runs it again if its result was lost.
+
+        Raises:
+            _NotYet: If it is not known yet.
+        """
         closure = value._closure
-        while True:
-            if self.stopped and (closure.status is Status.LOST or not closure.settled):
-                self.background.check()
-                raise CancelledError(_HAS_ENDED)
-            if closure.status is Status.LOST:
-                self._settle(self.state.demand(closure))
-                self._links.wake_all()
-            if closure.settled:
-                return closure
-            if value._waiter is None:
-                value._waiter = threading.Condition(self.lock)
-                self._waiters.add(value._waiter)
-            self._wait(value._waiter)
+        if self.stopped and (closure.status is Status.LOST or not closure.settled):
+            self.background.check()
+            raise CancelledError(_HAS_ENDED)
+        if closure.status is Status.LOST:
+            self._settle(self.state.demand(closure))
+            self._links.wake_all()
+        if not closure.settled:
+            raise _NotYet(value._waiters)
+        return closure
 
     def _settle(self, closures: Iterable[Closure]) -> None:
         for closure in closures:
             value = closure.spec.value()
-            if value is not None and value._waiter is not None:
-                value._waiter.notify_all()
+            if value is not None:
+                _wake(value._waiters)
             if closure.status is Status.HELD:
                 closure.spec = closure.spec.without_values()
             else:
                 closure.spec = closure.spec.emptied()
         if self.state.is_idle:
-            self._has_ended.notify_all()
-            self._has_room.notify_all()
+            _wake(self._waiting_for_end)
+            _wake(self._waiting_for_room)
 
     def _wake_for(self, closure: Closure) -> None:
         if closure.status is Status.QUEUED:
             self._links.wake_one(closure.workers, self.state.num_in_flight_on)
         else:
             self._links.wake_all()
+
+
+class _NotYet(Exception):
+    """What a call needs has not happened; it is made again when the waiters are woken."""
+
+    def __init__(self, waiters: _Waiters) -> None:
+        super().__init__()
+        self.waiters = waiters
+
+
+def _wake(waiters: _Waiters) -> None:
+    while waiters:
+        waiters.popleft().wake()

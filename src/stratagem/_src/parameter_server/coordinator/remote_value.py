@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import collections
 from typing import TYPE_CHECKING, Any
 
+from stratagem._src.core.wakeup import Wakeup
 from stratagem._src.parameter_server.coordinator.closure import Closure, Status
 from stratagem._src.parameter_server.protocol.serialization import ByReference, Payload
 
@@ -31,7 +32,7 @@ class RemoteValue(ByReference):
         self._closure = closure
         # Set by the dispatcher, under its lock.
         self._payload: Payload | None = None
-        self._waiter: threading.Condition | None = None
+        self._waiters: collections.deque[Wakeup] = collections.deque()
 
     def fetch(self) -> Any:
         """Waits for the result and returns it, with JAX arrays as NumPy arrays.

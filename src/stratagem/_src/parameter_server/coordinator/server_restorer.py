@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from stratagem._src.core.errors import PSUnavailableError
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient, ServerStatus
 from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
@@ -121,11 +123,14 @@ class ServerRestorer:
 
     def _recover_until(self, deadline: float) -> None:
         lost_at, begun = time.time(), time.monotonic()
+        # A server whose shards exist again counts as the same, but is empty until the restore is complete.
+        empty: set[int] = set()
         while True:
             try:
                 self._wait_for_servers(deadline)
                 self._wait_for_functions(deadline)
-                restarted = self._restarted_servers()
+                empty.update(self._restarted_servers())
+                restarted = sorted(empty)
                 if not restarted:
                     _logger.warning("All parameter servers are back, with their variables.")
                     return
@@ -187,8 +192,12 @@ class ServerRestorer:
             )
         before = self._saved.get(path, self._begun)
         now = self._progress()
-        for server in restarted:
+        for server in self._restarted_servers():
             client.recreate_shards(server)
+        for reference in list(client.restarting_at_zero.values()):
+            variable = reference()
+            if variable is not None:
+                variable.assign(np.zeros(tuple(variable.shape), variable.dtype))
         try:
             source.checkpoint.restore(path)
         except PSUnavailableError:

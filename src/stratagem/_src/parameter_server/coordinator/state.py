@@ -283,9 +283,10 @@ class CoordinatorState:
             self._make_ready(closure)
             return settled
         closure.status = Status.WAITING
-        self._waiting[closure.number] = closure
         for needed in pending:
             needed.waiters.append(closure)
+        # Last: after an interrupt before, nothing waits for a closure that nothing would make ready.
+        self._waiting[closure.number] = closure
         return settled
 
     def _make_ready(self, closure: Closure) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stratagem._src.parameter_server.partitioners.errors import PartitionError
+from stratagem._src.core.errors import PartitionError
 
 __all__ = ["num_shards_along_axis_0", "shard_offsets", "shard_sizes"]
 

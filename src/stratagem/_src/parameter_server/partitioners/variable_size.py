@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from stratagem._src.core.errors import PartitionError
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.types import DTypeLike
-from stratagem._src.parameter_server.partitioners.errors import PartitionError
 
 __all__ = ["bytes_per_element", "check_positive", "known_shape", "shards_along"]
 

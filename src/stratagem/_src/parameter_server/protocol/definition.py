@@ -15,7 +15,8 @@ from stratagem._src.core.types import Picklable
 from stratagem._src.parameter_server.protocol.serialization import (
     ByReference,
     Payload,
-    pack,
+    complete,
+    pack_and_list,
     unpicklable_part_error,
 )
 from stratagem._src.parameter_server.protocol.worker_messages import Define, Resource
@@ -120,13 +121,19 @@ class Definitions:
 
     def make(self, kind: str, content: Picklable) -> Definition:
         """Returns a new definition."""
-        try:
-            payload = pack(content)
-        except Exception as error:
-            raise unpicklable_part_error(_captured(content), error, _FIX) from error
+        payload, carried = _pack(content)
+        if complete(carried):
+            payload, _ = _pack(content)
         definition = Definition(next(self._numbers), kind, payload)
         weakref.finalize(definition, self._forget, definition.number).atexit = False
         return definition
+
+
+def _pack(content: Picklable) -> tuple[Payload, list[Any]]:
+    try:
+        return pack_and_list(content)
+    except Exception as error:
+        raise unpicklable_part_error(_captured(content), error, _FIX) from error
 
 
 def _captured(content: Picklable) -> list[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import pickle
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -23,6 +23,7 @@ from stratagem._src.core.errors import ShippingError
 from stratagem._src.core.owned_memory import owned
 from stratagem._src.core.types import DTypeLike, Picklable
 from stratagem._src.execution.function import Function
+from stratagem._src.process.signal_handlers import is_raised_by_signal_handler
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 
@@ -31,7 +32,11 @@ __all__ = [
     "ByReference",
     "Payload",
     "ResultSnapshot",
+    "complete",
     "pack",
+    "pack_and_list",
+    "register_reducer",
+    "serialize",
     "unpack",
     "unpicklable_part_error",
 ]
@@ -46,6 +51,25 @@ _FIRST_ADDED_DTYPE = 256
 _sent_functions: weakref.WeakKeyDictionary[Function, str] = weakref.WeakKeyDictionary()
 _received_functions: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _functions_lock = threading.RLock()  # reentrant: a signal handler may interrupt its holder
+
+
+_reducers: list[Callable[[Any], Any]] = []
+_completers: list[Callable[[Sequence[Any]], bool]] = []
+
+
+def register_reducer(
+    reduce: Callable[[Any], Any], complete: Callable[[Sequence[Any]], bool] | None = None
+) -> None:
+    """Pickles objects of another library in a form of its own.
+
+    Args:
+        reduce: Returns a reduce value, as ``object.__reduce__`` does, or ``NotImplemented``.
+        complete: Creates what objects that ``reduce`` took lack, and returns whether it changed any;
+            called by ``complete``.
+    """
+    _reducers.append(reduce)
+    if complete is not None:
+        _completers.append(complete)
 
 
 class ByReference:
@@ -83,13 +107,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return PerReplica, (obj.values,)
         if isinstance(obj, Mirrored):
             return _reduce_array(obj.values[0])
+        for reduce in _reducers:
+            reduced = reduce(obj)
+            if reduced is not NotImplemented:
+                self.note_reduced(obj)
+                return reduced
         return super().reducer_override(obj)
+
+    def note_reduced(self, obj: Picklable) -> None:
+        """Called with each object that is pickled in the form of a registered reducer."""
 
 
 class _PayloadPickler(_Pickler):
     def __init__(self, file: io.BytesIO, *, copy: bool) -> None:
         self.buffers: list[np.ndarray[Any, Any]] = []
         self.references: dict[int, tuple[int, ByReference]] = {}
+        self.reduced: list[Any] = []
         # Not a bound method: that would be a reference cycle, which keeps all pickled objects alive until
         # the garbage collector runs.
         super().__init__(file, protocol=5, buffer_callback=_buffer_callback(self.buffers, copy))
@@ -98,6 +131,9 @@ class _PayloadPickler(_Pickler):
         if not isinstance(obj, ByReference):
             return None
         return self.references.setdefault(id(obj), (len(self.references), obj))[0]
+
+    def note_reduced(self, obj: Picklable) -> None:
+        self.reduced.append(obj)
 
 
 class _SnapshotPickler(_Pickler):
@@ -151,11 +187,36 @@ def pack(obj: Picklable, *, copy: bool = True) -> Payload:
     Raises:
         Exception: Any error of pickling; ``unpicklable_part_error`` finds the part that caused it.
     """
+    return pack_and_list(obj, copy=copy)[0]
+
+
+def pack_and_list(obj: Picklable, *, copy: bool = True) -> tuple[Payload, list[Any]]:
+    """Serializes an object as ``pack``; also returns the objects in it that registered reducers took."""
     file = io.BytesIO()
     pickler = _PayloadPickler(file, copy=copy)
     pickler.dump(obj)
     references = tuple(reference for _, reference in pickler.references.values())
-    return Payload(file.getvalue(), tuple(pickler.buffers), references)
+    return Payload(file.getvalue(), tuple(pickler.buffers), references), pickler.reduced
+
+
+def complete(reduced: Sequence[Any]) -> bool:
+    """Creates what objects lack that are sent to workers, and that only the coordinator can create.
+
+    Args:
+        reduced: The objects that registered reducers took.
+
+    Returns:
+        Whether any has changed.
+    """
+    changed = [complete_some(reduced) for complete_some in _completers]
+    return any(changed)
+
+
+def serialize(obj: Picklable) -> bytes:
+    """Returns an object as one pickle, with its arrays in it."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(obj)
+    return file.getvalue()
 
 
 def unpack(payload: Payload, resolved: Iterable[Any] = (), *, as_jax: bool = True) -> Any:
@@ -205,7 +266,12 @@ def unpicklable_part_error(
         parts: The parts, each with its name for the user.
         error: The error of pickling the whole object.
         fix: What the user can do.
+
+    Raises:
+        Exception: ``error`` itself, if a signal handler raised it: it says nothing about the object.
     """
+    if is_raised_by_signal_handler(error):
+        raise error
     for name, part in parts:
         try:
             pack(part)

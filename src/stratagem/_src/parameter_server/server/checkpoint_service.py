@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stratagem._src.checkpoint.format.array_store import ArrayOnDisk, ArrayWriter, array_context
+from stratagem._src.checkpoint.format.checkpoint_path import CheckpointPath, checkpoint_path
 from stratagem._src.checkpoint.format.chunks import chunk_shape
 from stratagem._src.core.errors import NotFoundError
-from stratagem._src.parameter_server.server.memory_budget import memory_budget
 from stratagem._src.parameter_server.server.store import Store
 from stratagem._src.parameter_server.server.stored_array import Array, StoredArray
 
-__all__ = ["CheckpointService", "Piece"]
+__all__ = ["CheckpointService", "Piece", "memory_budget"]
+
+
+_FRACTION = 4
+_MIN_BYTES = 64 << 20
 
 
 class Piece(NamedTuple):
@@ -93,10 +100,10 @@ class CheckpointService:
             NotFoundError: If this server does not see the checkpoint's directory.
         """
         self.forget(self._save)
-        _check_visible(Path(directory).parent, "saved")
+        _check_visible(checkpoint_path(directory).parent, "saved")
         held: list[_Snapshot] = []
         budget = memory_budget()
-        writer = ArrayWriter(Path(directory))
+        writer = ArrayWriter(checkpoint_path(directory))
         for array in work:
             key, shape, dtype = array["key"], tuple(array["shape"]), np.dtype(array["dtype"])
             for piece in map(Piece._make, array["pieces"]):
@@ -120,8 +127,8 @@ class CheckpointService:
         with self._lock:
             held, self._held = (self._held, []) if save == self._save else ([], self._held)
         # The chief may have abandoned the save and removed the directory since.
-        _check_visible(Path(directory).parent, "saved")
-        _write_all(Path(directory), held)
+        _check_visible(checkpoint_path(directory).parent, "saved")
+        _write_all(checkpoint_path(directory), held)
 
     def forget(self, save: str) -> None:
         """Drops the unwritten snapshots of a save."""
@@ -150,7 +157,7 @@ class CheckpointService:
     ) -> Iterator[tuple[StoredArray, Piece, int, Array]]:
         context = array_context()
         for array in work:
-            _check_visible(Path(array["place"]["directory"]), "restored")
+            _check_visible(checkpoint_path(array["place"]["directory"]), "restored")
             saved = ArrayOnDisk.at(array["place"], context)
             for piece in map(Piece._make, array["pieces"]):
                 stored = self._store.find(piece.variable, allow_uninitialized=True)
@@ -159,7 +166,7 @@ class CheckpointService:
                     yield stored, piece, begin, rows
 
 
-def _check_visible(directory: Path, what: str) -> None:
+def _check_visible(directory: CheckpointPath, what: str) -> None:
     if not directory.is_dir():
         raise NotFoundError(
             f"A checkpoint of variables on parameter servers is {what} by the servers themselves, but "
@@ -167,7 +174,7 @@ def _check_visible(directory: Path, what: str) -> None:
         )
 
 
-def _write_all(directory: Path, held: Sequence[_Snapshot]) -> None:
+def _write_all(directory: CheckpointPath, held: Sequence[_Snapshot]) -> None:
     writer = ArrayWriter(directory)
     for snapshot in held:
         writer.write(*snapshot)
@@ -200,3 +207,34 @@ def _write_rows(stored: StoredArray, piece: Piece, begin: int, rows: Array) -> N
         stored.write_rows(begin, rows)
     else:
         stored.assign(rows)
+
+
+def memory_budget(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Returns a quarter of the memory available to this process, on the machine and in its cgroups.
+
+    The rest is for other servers on the machine, which may do the same.
+
+    Args:
+        proc: Where the proc file system is mounted.
+        cgroups: Where the cgroup file system is mounted; containers and schedulers set limits there.
+    """
+    left = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError):
+        # MemAvailable includes the page cache.
+        found = re.search(r"^MemAvailable: +([0-9]+) kB$", (proc / "meminfo").read_text(), re.M)
+        left = [int(found[1]) << 10] if found else left
+    left += _left_in_cgroups(proc, cgroups)
+    return max(_MIN_BYTES, min(left) // _FRACTION)
+
+
+def _left_in_cgroups(proc: Path, cgroups: Path) -> Iterator[int]:
+    """Yields the memory left in each cgroup that has a limit."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^0::/(.*)$", (proc / "self/cgroup").read_text(), re.M)
+        cgroup = cgroups / (found[1] if found else "")
+        for directory in (cgroup, *cgroup.parents):
+            if not directory.is_relative_to(cgroups):
+                break
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((directory / "memory.max").read_text())  # or "max"
+                yield limit - int((directory / "memory.current").read_text())

@@ -142,7 +142,9 @@ class Store:
                     "in the coordinator's strategy.scope()."
                 )
             zeros = aligned_zeros(shape, np.dtype(dtype))
-            self._arrays[variable] = StoredArray(name, zeros, is_uninitialized=True)
+            self._arrays[variable] = StoredArray(
+                name, zeros, is_uninitialized=True, id=variable, find=self.find
+            )
 
     def delete(self, variables: list[str]) -> None:
         """Deletes variables; ignores unknown ids."""

@@ -43,14 +43,26 @@ class StoredArray:
         name: The variable's name, for messages.
         value: The initial value. The array is not copied.
         is_uninitialized: Whether ``value`` is only a placeholder until the value is set.
+        id: Its id on the server.
+        find: Returns the array of the same server with an id: a function may update several together.
 
     Attributes:
         is_uninitialized: Whether the value is not set yet. ``Store.find`` checks it before others use the
             array.
     """
 
-    def __init__(self, name: str, value: Array, *, is_uninitialized: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        value: Array,
+        *,
+        is_uninitialized: bool = False,
+        id: str = "",
+        find: Callable[[str], StoredArray] | None = None,
+    ) -> None:
         self.name = name
+        self.id = id
+        self.find = find
         self.shape = value.shape
         self.dtype = value.dtype
         self.lock = threading.RLock()
@@ -200,7 +212,7 @@ class StoredArray:
         Args:
             with_states: Whether the draft gets its own copy of the optimizer states.
         """
-        draft = StoredArray(self.name, self.read())
+        draft = StoredArray(self.name, self.read(), id=self.id, find=self.find)
         states = self.optimizer_states
         draft.optimizer_states = (
             {optimizer: state.copy() for optimizer, state in states.items()}

@@ -10,6 +10,8 @@ from stratagem._src.cluster.cluster_def import ClusterDef, ServerDef
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.config_proto import ConfigProto
 from stratagem._src.cluster.errors import TaskError
+from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.cluster.resolvers.tf_config_cluster_resolver import TFConfigClusterResolver
 from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.parameter_server.server.parameter_service import ParameterService
 from stratagem._src.parameter_server.task_server.protocol_credentials import credentials_for
@@ -42,7 +44,7 @@ class Server:
 
     Differs from tf.distribute: the protocols are ``"grpc"`` and ``"grpc+tls"``, which name the same
     transport without and with TLS (it is stratagem's own, not gRPC), and TLS is used wherever the
-    environment has its files; ``config`` has no effect; ``shutdown`` exists.
+    environment has its files; ``config`` has no effect; ``shutdown`` and ``serve_task`` exist.
 
     Args:
         server_or_cluster_def: A ``ServerDef``, or the cluster as ``ClusterSpec``, ``ClusterDef`` or
@@ -144,6 +146,29 @@ class Server:
         """Returns the server of a cluster with a single task, in the job ``"local"``."""
         cluster = ClusterSpec({"local": ["localhost:0"]})
         return Server(cluster, "local", 0, "grpc", config, start)
+
+    @staticmethod
+    def serve_task(cluster_resolver: ClusterResolver | None = None) -> None:
+        """Serves until the job ends if this task is a worker or parameter server, and then exits.
+
+        In the chief and the evaluator it returns at once, so one line at the start of a script is enough
+        for all tasks:
+
+        >>> import stratagem as sg
+        >>> sg.distribute.Server.serve_task()  # workers and parameter servers end here
+
+        Args:
+            cluster_resolver: Says which task this is. Default: from ``TF_CONFIG``, which ``stratagem run``
+                sets.
+
+        Raises:
+            SystemExit: With 0, in a worker or parameter server that was shut down.
+            TaskError: If the cluster has no such task.
+        """
+        resolver = cluster_resolver or TFConfigClusterResolver()
+        if resolver.task_type in ("worker", "ps"):
+            Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id).join()
+            raise SystemExit(0)
 
     def __repr__(self) -> str:
         task = f"/job:{self._definition.job_name}/task:{self._definition.task_index}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import PARTIAL, Layout, Replicated, Sharded, Value
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_sharded, rule
 from stratagem._src.partitioner.sharding_context import ShardingContext
@@ -29,7 +29,7 @@ def _with_partner(
 
 @rule("dot_general")
 def dot_general(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """A sharded contracted dimension gives a partial result; a batch or free dimension stays sharded."""
     position, dim = first_sharded(operands)
@@ -59,7 +59,7 @@ def dot_general(
 
 @rule("conv_general_dilated")
 def convolution(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """The batch stays sharded; sharded features, as in the kernel's gradient, give a partial result."""
     position, dim = first_sharded(operands)

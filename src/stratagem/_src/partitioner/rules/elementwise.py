@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.jax_compat.primitives import BITCAST, OPTIMIZATION_BARRIER
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import Sharded, Value
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_sharded, rule
 from stratagem._src.partitioner.sharding_context import ShardingContext
@@ -53,16 +54,13 @@ def shards_of(
 
 @rule(*ELEMENTWISE)
 def elementwise(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """All operands are sharded like the first sharded one."""
-    if equation.name == "optimization_barrier":
+    if equation.name == OPTIMIZATION_BARRIER:
         arrays = ctx.bind(equation.primitive, equation.params, [v.array for v in operands])
         return [Value(a, v.layout) for a, v in zip(arrays, operands, strict=True)]
-    if (
-        equation.name == "bitcast_convert_type"
-        and len(equation.shapes[0]) != operands[0].array.ndim
-    ):
+    if equation.name == BITCAST and len(equation.shapes[0]) != operands[0].array.ndim:
         return GATHER_ALL
     position, dim = first_sharded(operands)
     rank = len(equation.shapes[0])

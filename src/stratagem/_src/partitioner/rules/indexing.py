@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.jax_compat.primitives import SCATTER
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Layout, Sharded, Value
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, rule
 from stratagem._src.partitioner.sharding_context import ShardingContext
@@ -34,7 +35,7 @@ def _with_layouts(
 
 @rule("gather")
 def gather(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Works for sharded indices, and for an operand that is sharded along a dimension sliced in full."""
     source, indices = operands
@@ -69,7 +70,7 @@ def gather(
 
 
 def _gather_rows(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value], index_dim: int
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value], index_dim: int
 ) -> list[Value] | Gather:
     numbers: Any = equation.params["dimension_numbers"]
     source_layout: Layout = REPLICATED
@@ -87,7 +88,7 @@ def _gather_rows(
 
 @rule("scatter-add", "scatter")
 def scatter(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Sharded updates give a partial result, unless each replica has the rows that it updates."""
     target, indices, updates = operands
@@ -107,7 +108,7 @@ def scatter(
     result: Layout = PARTIAL
     if index_dim in batching:
         result = layouts[0] = Sharded(numbers.operand_batching_dims[batching.index(index_dim)])
-    elif equation.name == "scatter":
+    elif equation.name == SCATTER:
         # Replicas overwrite elements instead of adding: their results cannot be summed.
         return GATHER_ALL
     values = _with_layouts(ctx, operands, layouts)
@@ -121,7 +122,7 @@ def scatter(
 
 
 def _scatter_windows(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Every replica has its shard of each window."""
     target = operands[0]

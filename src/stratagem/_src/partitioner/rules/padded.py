@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from stratagem._src.jax_compat.primitives import BITCAST, OPTIMIZATION_BARRIER, REDUCE_SUM
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
-from stratagem._src.partitioner.inlined_program import Equation
 from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Padded, Value
 from stratagem._src.partitioner.rules.elementwise import ELEMENTWISE
 from stratagem._src.partitioner.rules.rule import Gather
@@ -21,20 +22,20 @@ __all__ = ["padded"]
 
 
 def padded(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Applies an operation to operands at least one of which is padded."""
     name, params = equation.name, equation.params
-    if name == "optimization_barrier":
+    if name == OPTIMIZATION_BARRIER:
         arrays = ctx.bind(equation.primitive, params, [v.array for v in operands])
         return [Value(a, v.layout) for a, v in zip(arrays, operands, strict=True)]
     rank = len(equation.shapes[0])
     position = next(i for i, v in enumerate(operands) if isinstance(v.layout, Padded))
     layout, ndim = operands[position].layout, operands[position].array.ndim
     assert isinstance(layout, Padded)
-    if name == "reduce_sum":
+    if name == REDUCE_SUM:
         return _sum(ctx, equation, operands[0].array, layout)
-    if name not in ELEMENTWISE or (name == "bitcast_convert_type" and rank != ndim):
+    if name not in ELEMENTWISE or (name == BITCAST and rank != ndim):
         return Gather(tuple(i for i, v in enumerate(operands) if v.layout != REPLICATED))
     from_last = layout.dim - ndim
     shards = []
@@ -53,7 +54,9 @@ def padded(
     return [Value(array, Padded(from_last + rank, layout.length)) for array in arrays]
 
 
-def _sum(ctx: ShardingContext, equation: Equation, array: jax.Array, layout: Padded) -> list[Value]:
+def _sum(
+    ctx: ShardingContext, equation: FlatEquation, array: jax.Array, layout: Padded
+) -> list[Value]:
     axes = equation.params["axes"]
     if layout.dim not in axes:
         [array] = ctx.bind(equation.primitive, equation.params, [array])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Partial, Value
 from stratagem._src.partitioner.rules.rule import partial_rule
 from stratagem._src.partitioner.sharding_context import ShardingContext
@@ -15,7 +15,7 @@ from stratagem._src.partitioner.sharding_context import ShardingContext
 __all__: list[str] = []
 
 
-def _bind(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> list[Value]:
+def _bind(ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]) -> list[Value]:
     arrays = ctx.bind(equation.primitive, equation.params, [v.array for v in operands])
     return [Value(array, PARTIAL) for array in arrays]
 
@@ -24,7 +24,7 @@ def _bind(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -
     "copy", "copy_p", "neg", "reduce_sum", "reshape", "rev", "slice", "squeeze", "transpose"
 )
 def linear(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | None:
     """A linear operation of one operand commutes with the sum over the replicas."""
     return _bind(ctx, equation, operands) if len(operands) == 1 else None
@@ -32,7 +32,7 @@ def linear(
 
 @partial_rule("broadcast_in_dim")
 def broadcast(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | None:
     """Only adds dimensions of length 1: repeated elements would make the all-reduce larger."""
     repeats = math.prod(equation.shapes[0]) > operands[0].array.size
@@ -41,7 +41,7 @@ def broadcast(
 
 @partial_rule("convert_element_type")
 def reshard(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | None:
     """Only converts to a dtype that holds every number of the first; integers wrap in their own dtype."""
     before, after = operands[0].array.dtype, equation.params["new_dtype"]
@@ -51,7 +51,7 @@ def reshard(
 
 @partial_rule("mul")
 def multiply(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | None:
     """Multiplies by a replicated value."""
     return _bind(ctx, equation, operands) if REPLICATED in [v.layout for v in operands] else None
@@ -59,7 +59,7 @@ def multiply(
 
 @partial_rule("div")
 def divide(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | None:
     """Divides by a replicated value; integer division rounds, so it must follow the all-reduce."""
     exact = jnp.issubdtype(operands[0].array.dtype, jnp.inexact)
@@ -67,7 +67,9 @@ def divide(
 
 
 @partial_rule("add", "sub", "add_any")
-def add(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> list[Value] | None:
+def add(
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
+) -> list[Value] | None:
     """Adds partial values to partial values."""
     if all(isinstance(value.layout, Partial) for value in operands):
         return _bind(ctx, equation, operands)
@@ -76,7 +78,7 @@ def add(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> 
 
 @partial_rule("select_n")
 def select(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | None:
     """Selects between partial values by a replicated predicate."""
     which, *cases = operands
@@ -86,7 +88,7 @@ def select(
 
 
 @partial_rule("optimization_barrier")
-def barrier(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> list[Value]:
+def barrier(ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]) -> list[Value]:
     """Keeps every layout."""
     arrays = ctx.bind(equation.primitive, equation.params, [v.array for v in operands])
     return [Value(a, v.layout) for a, v in zip(arrays, operands, strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import Sharded, Value
 from stratagem._src.partitioner.sharding_context import ShardingContext
 
@@ -35,10 +35,12 @@ class Gather:
 
 GATHER_ALL = Gather()
 
-Rule: TypeAlias = Callable[[ShardingContext, Equation, Sequence[Value]], list[Value] | Gather]
+Rule: TypeAlias = Callable[[ShardingContext, FlatEquation, Sequence[Value]], list[Value] | Gather]
 """Returns the results for operands that are replicated or sharded, at least one of them sharded."""
 
-PartialRule: TypeAlias = Callable[[ShardingContext, Equation, Sequence[Value]], list[Value] | None]
+PartialRule: TypeAlias = Callable[
+    [ShardingContext, FlatEquation, Sequence[Value]], list[Value] | None
+]
 """Returns the results for operands at least one of which is partial; ``None`` if it needs their sums."""
 
 RULES: dict[str, Rule] = {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stratagem._src.partitioner.inlined_program import Equation
+from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import Sharded, Value
 from stratagem._src.partitioner.rules.elementwise import shards_of
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_sharded, rule
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 def _bind(
     ctx: ShardingContext,
-    equation: Equation,
+    equation: FlatEquation,
     operands: Sequence[Value],
     dim: int,
     **changed: Any,
@@ -30,7 +30,7 @@ def _bind(
 
 @rule("broadcast_in_dim")
 def broadcast_in_dim(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """The dimension moves."""
     if len(operands) > 1:
@@ -43,7 +43,7 @@ def broadcast_in_dim(
 
 @rule("reshape")
 def reshape(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Keeps the shards if the new shape has a dimension at the same offset that can be sharded."""
     if len(operands) > 1 or equation.params["dimensions"] is not None:
@@ -60,7 +60,7 @@ def reshape(
 
 
 @rule("squeeze")
-def squeeze(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> list[Value]:
+def squeeze(ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]) -> list[Value]:
     """The dimension moves to the front."""
     _, dim = first_sharded(operands)
     removed = sum(int(d) < dim for d in equation.params["dimensions"])
@@ -68,7 +68,9 @@ def squeeze(ctx: ShardingContext, equation: Equation, operands: Sequence[Value])
 
 
 @rule("transpose")
-def transpose(ctx: ShardingContext, equation: Equation, operands: Sequence[Value]) -> list[Value]:
+def transpose(
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
+) -> list[Value]:
     """The dimension moves."""
     _, dim = first_sharded(operands)
     return _bind(ctx, equation, operands, list(equation.params["permutation"]).index(dim))
@@ -76,7 +78,7 @@ def transpose(ctx: ShardingContext, equation: Equation, operands: Sequence[Value
 
 @rule("rev")
 def rev(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Reverses dimensions that are not sharded."""
     _, dim = first_sharded(operands)
@@ -87,7 +89,7 @@ def rev(
 
 @rule("slice")
 def slice_(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Slices dimensions that are not sharded."""
     _, dim = first_sharded(operands)
@@ -107,7 +109,7 @@ def slice_(
 
 @rule("pad")
 def pad(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Pads dimensions that are not sharded."""
     _, dim = first_sharded(operands)
@@ -131,7 +133,7 @@ _ALONG = {
 
 @rule(*_ALONG)
 def along_another_dimension(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Shards are concatenated, split, sorted or accumulated along a dimension that is not sharded."""
     _, dim = first_sharded(operands)
@@ -143,7 +145,7 @@ def along_another_dimension(
 
 @rule("dynamic_slice")
 def dynamic_slice(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Slices dimensions that are not sharded; a full slice of the sharded one always starts at 0."""
     position, dim = first_sharded(operands)
@@ -156,7 +158,7 @@ def dynamic_slice(
 
 @rule("dynamic_update_slice")
 def dynamic_update_slice(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """The update covers all of the dimension."""
     _, dim = first_sharded(operands)
@@ -171,7 +173,7 @@ def dynamic_update_slice(
 
 @rule("top_k")
 def top_k(
-    ctx: ShardingContext, equation: Equation, operands: Sequence[Value]
+    ctx: ShardingContext, equation: FlatEquation, operands: Sequence[Value]
 ) -> list[Value] | Gather:
     """Searches along a dimension that is not sharded."""
     _, dim = first_sharded(operands)

@@ -21,9 +21,17 @@ from typing import Any, TypeAlias
 from stratagem._src.telemetry.monitoring.sample import Sample
 from stratagem._src.telemetry.monitoring.stragglers import MultiProcessPrograms, WaitingShare
 
-__all__ = ["Event", "JSONValue", "SampleEvents", "make_event"]
+__all__ = ["EVENTS", "Event", "JSONValue", "SampleEvents", "make_event"]
 
 Event: TypeAlias = dict[str, Any]
+
+EVENTS = frozenset(
+    {
+        *("job_started", "attempt_started", "task_started", "task_ended"),
+        *("sample", "note", "job_ended"),
+    }
+)
+"""The values of ``event``."""
 
 JSONValue: TypeAlias = Any
 """A value that JSON can represent."""

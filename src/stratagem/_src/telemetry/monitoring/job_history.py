@@ -22,13 +22,14 @@ class _TaskHistory:
     text: str = ""
     latest: Event | None = None
     reported: dict[str, float] = field(default_factory=dict)
-    points: collections.deque[Event] = field(
-        default_factory=lambda: collections.deque(maxlen=_MAX_POINTS)
-    )
+    points: collections.deque[Event] = field(default_factory=collections.deque)
 
 
 class JobHistory:
-    """Consumes the events of a job, and keeps a bounded history for its views.
+    """Consumes the events of a job, and keeps a history for its views.
+
+    Args:
+        max_points: How many samples of a task to keep; ``None`` for all.
 
     >>> from stratagem._src.telemetry.monitoring.job_history import JobHistory
     >>> history = JobHistory()
@@ -37,7 +38,8 @@ class JobHistory:
     [('worker 0', 'starting')]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_points: int | None = _MAX_POINTS) -> None:
+        self._max_points = max_points
         self._job: dict[str, Any] = {"name": "", "state": "starting", "attempt": 0}
         self._tasks: dict[str, _TaskHistory] = {}
         self._notes: collections.deque[Event] = collections.deque(maxlen=_MAX_NOTES)
@@ -83,6 +85,7 @@ class JobHistory:
         task.points.append(
             {
                 "time": event["time"],
+                "steps": event["steps"],
                 "steps_per_second": event["steps_per_second"],
                 "examples_per_second": event["examples_per_second"],
                 "step": event["step"],
@@ -90,6 +93,8 @@ class JobHistory:
                 "memory": event["memory"],
             }
         )
+        if self._max_points is not None and len(task.points) > self._max_points:
+            task.points.popleft()
         self._straggler = event["straggler"]
 
     def _note(self, event: Event) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from stratagem._src.process.private_files import make_private_directory
 from stratagem._src.transport.local_secret import local_secret_path
-from stratagem._src.transport.private_files import make_private_directory
 
 __all__ = ["MonitoredJob", "announce_job", "monitored_jobs"]
 

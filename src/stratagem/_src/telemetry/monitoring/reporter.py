@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from stratagem._src.core.errors import StratagemError
 from stratagem._src.process.background import Background
 from stratagem._src.telemetry.measurement.recorder import Recorder, begin_recording, end_recording
 from stratagem._src.telemetry.monitoring.collector_address import COLLECTOR, CollectorAddress
-from stratagem._src.telemetry.monitoring.sampler import Sampler
+from stratagem._src.telemetry.monitoring.sample import Sample
 from stratagem._src.transport import Identity, Message, TransportClient
 
 __all__ = ["SAMPLE", "Reporter", "WarningHandler"]
+
+
+_STATM = Path("/proc/self/statm")
 
 SAMPLE = "observation/sample"
 _SAMPLE_INTERVAL = 1.0
@@ -36,7 +47,7 @@ class Reporter:
         recorder = begin_recording()
         self._handler = WarningHandler(recorder)
         _logger.addHandler(self._handler)
-        self._sampler = Sampler(collector.task, recorder)
+        self._sampler = _Sampler(collector.task, recorder)
         self._client = TransportClient(
             collector.address,
             collector.credentials,
@@ -94,3 +105,59 @@ class WarningHandler(logging.Handler):
         """Records a warning or error."""
         kind = "error" if record.levelno >= logging.ERROR else "warning"
         self._recorder.note(kind, record.getMessage())
+
+
+class _Sampler:
+    """Creates samples; used by one thread.
+
+    Args:
+        task: The name of the task.
+        recorder: The recorder of its measurements.
+    """
+
+    def __init__(self, task: str, recorder: Recorder) -> None:
+        self._task = task
+        self._recorder = recorder
+        self._steps = 0
+        self._examples = 0
+
+    def sample(self) -> Sample:
+        """Returns a sample of the time since the last call."""
+        interval = self._recorder.take()
+        self._steps += interval.steps
+        self._examples += interval.examples
+        return Sample(
+            self._task,
+            os.getpid(),
+            time.time(),
+            self._steps,
+            self._examples,
+            interval,
+            _as_numbers(self._recorder.take_reported()),
+            _resident_bytes(),
+            {name: dict(metrics) for name, metrics in self._recorder.metrics() if metrics},
+            self._recorder.take_notes(),
+        )
+
+
+def _as_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the values as numbers, without arrays that have been donated meanwhile."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        with contextlib.suppress(RuntimeError):
+            numbers[name] = float(np.asarray(value).reshape(()))
+    return numbers
+
+
+def _resident_bytes() -> int | None:
+    """Returns the resident memory of this process, if the system reports it.
+
+    >>> from stratagem._src.telemetry.monitoring.reporter import _resident_bytes
+    >>> (_resident_bytes() or 2**20) >= 2**20
+    True
+    """
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

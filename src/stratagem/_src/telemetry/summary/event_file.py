@@ -6,17 +6,14 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 from stratagem._src.core.errors import MissingExtraError
 from stratagem._src.core.extras import install_hint
 from stratagem._src.process.fork import ProcessOwner, hold_while_forking
+from stratagem._src.telemetry.summary.summaries import Histogram, Images, Scalar, Summary
 
-__all__ = ["EventFile", "TensorBoardX"]
-
-TensorBoardX: TypeAlias = Any
-"""The module ``tensorboardX``, which is imported when the first summary is written."""
+__all__ = ["EventFile"]
 
 _numbers = itertools.count()
 
@@ -33,6 +30,8 @@ class EventFile:
         MissingExtraError: If tensorboardX is not installed.
     """
 
+    closes_itself: ClassVar[bool] = False
+
     def __init__(self, directory: str, suffix: str, flush_seconds: float) -> None:
         self._library = _library()
         os.makedirs(directory, exist_ok=True)
@@ -48,21 +47,21 @@ class EventFile:
         # Flushes before a fork: the child would write the buffered events to the same file at its exit.
         hold_while_forking(self, self._lock, EventFile._flush_if_open)
 
-    def write(self, name: str, make: Callable[[TensorBoardX], Any], step: int) -> None:
+    def write(self, name: str, summary: Summary, step: int) -> None:
         """Appends one summary.
 
         Args:
-            name: The tag of its first value; the second is ``name/1``.
-            make: Creates a summary without tags with the library.
+            name: The tag of its first value; the second image is ``name/1``.
+            summary: The summary.
             step: The step of the summary.
         """
         self._owner.check()
-        summary = make(self._library)
+        message = self._message(summary)
         # Sets tags here, because the library replaces spaces and other characters.
-        for place, value in enumerate(summary.value):
+        for place, value in enumerate(message.value):
             value.tag = name if place == 0 else f"{name}/{place}"
         event = self._library.proto.event_pb2.Event(
-            wall_time=time.time(), step=step, summary=summary
+            wall_time=time.time(), step=step, summary=message
         )
         with self._lock:
             if self._is_closed:
@@ -86,6 +85,19 @@ class EventFile:
             if not self._is_closed:
                 self._is_closed = True
                 self._writer.close()
+
+    def _message(self, summary: Summary) -> Any:
+        """Returns a summary as a protocol buffer, without tags."""
+        library = self._library.summary
+        if isinstance(summary, Scalar):
+            return library.scalar("", summary.value)
+        if isinstance(summary, Images):
+            images = [library.image("", image, dataformats="HWC") for image in summary.images]
+            values = [value for image in images for value in image.value]
+            return self._library.proto.summary_pb2.Summary(value=values)
+        if isinstance(summary, Histogram):
+            return library.histogram("", summary.values, summary.num_buckets)
+        return library.text("", summary.text)
 
     def _flush_if_open(self) -> None:
         if not self._is_closed:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
+from stratagem._src.core.errors import InvalidArgumentError, NotAnArrayError
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.telemetry.measurement.recorder import recorder
-from stratagem._src.telemetry.summary import recording_state
-from stratagem._src.telemetry.summary.event_file import TensorBoardX
+from stratagem._src.telemetry.summary import recording_state, summaries
 from stratagem._src.telemetry.summary.writer import SummaryWriter
 from stratagem._src.values.distributed_values import DistributedValues
 from stratagem._src.variables.variable import Variable
 
 __all__ = ["flush", "histogram", "image", "scalar", "text"]
 
-# Creates a summary of an array, with the library that writes it.
-_Maker = Callable[[TensorBoardX, np.ndarray[Any, Any]], Any]
+_Maker: TypeAlias = Callable[[np.ndarray[Any, Any]], summaries.Summary]
+"""Makes a summary of an array."""
 
 
 def scalar(
@@ -47,17 +47,13 @@ def scalar(
     ...     sg.summary.scalar("loss", 0.25, step=1)
     True
     """
-
-    def make(library: TensorBoardX, value: np.ndarray[Any, Any]) -> Any:
-        return library.summary.scalar("", float(value))
-
     shape = np.shape(_plain(name, data))
     if shape != ():
-        raise ValueError(
+        raise InvalidArgumentError(
             f"A scalar summary needs one number, got shape {shape} for {name!r}. Reduce it, or use "
             "sg.summary.histogram."
         )
-    return _record(make, name, data, step, is_metric=True)
+    return _record(_scalar, name, data, step, is_metric=True)
 
 
 def image(
@@ -88,19 +84,17 @@ def image(
     True
     """
 
-    def make(library: TensorBoardX, pictures: np.ndarray[Any, Any]) -> Any:
-        values = []
-        for picture in pictures[:max_outputs]:
-            if picture.dtype != np.uint8:
-                picture = (np.clip(picture, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
-            if picture.shape[-1] == 1:
-                picture = np.repeat(picture, 3, -1)
-            values.extend(library.summary.image("", picture, dataformats="HWC").value)
-        return library.proto.summary_pb2.Summary(value=values)
+    def make(images: np.ndarray[Any, Any]) -> summaries.Summary:
+        images = np.array(images[:max_outputs])  # a tracker may encode it later
+        if images.dtype != np.uint8:
+            images = (np.clip(images, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+        if images.shape[-1] == 1:
+            images = np.repeat(images, 3, -1)
+        return summaries.Images(list(images))
 
     shape = np.shape(_plain(name, data))
     if len(shape) != 4 or shape[-1] not in (1, 3, 4):
-        raise ValueError(
+        raise InvalidArgumentError(
             "Images must have shape [k, height, width, channels] with 1, 3 or 4 channels, got "
             f"{shape} for {name!r}. Pass a single image as data[None]."
         )
@@ -134,8 +128,8 @@ def histogram(
     True
     """
 
-    def make(library: TensorBoardX, values: np.ndarray[Any, Any]) -> Any:
-        return library.summary.histogram("", values.astype(np.float64), buckets or 30)
+    def make(values: np.ndarray[Any, Any]) -> summaries.Summary:
+        return summaries.Histogram(values.astype(np.float64), buckets or 30)
 
     return _record(make, name, data, step)
 
@@ -158,11 +152,7 @@ def text(name: str, data: str, step: ArrayLike = None, description: str | None =
     ...     sg.summary.text("notes", "**begun**", step=0)
     True
     """
-
-    def make(library: TensorBoardX, value: np.ndarray[Any, Any]) -> Any:
-        return library.summary.text("", str(value))
-
-    return _record(make, name, np.asarray(data), step)
+    return _record(_text, name, np.asarray(data), step)
 
 
 def flush(writer: SummaryWriter | None = None) -> None:
@@ -174,6 +164,14 @@ def flush(writer: SummaryWriter | None = None) -> None:
     writer = writer or recording_state.current()[0]
     if writer is not None:
         writer.flush()
+
+
+def _scalar(value: np.ndarray[Any, Any]) -> summaries.Summary:
+    return summaries.Scalar(float(value))
+
+
+def _text(value: np.ndarray[Any, Any]) -> summaries.Summary:
+    return summaries.Text(str(value))
 
 
 def _record(
@@ -195,7 +193,7 @@ def _record(
     def write(number: ArrayLike, condition: ArrayLike, step: ArrayLike, value: ArrayLike) -> Any:
         if number != 0 or not condition or not writer.is_writing:
             return False
-        writer.write(name, lambda library: make(library, np.asarray(value)), int(step))
+        writer.write(name, make(np.asarray(value)), int(step))
         current_recorder = recorder()
         if is_metric and current_recorder is not None:
             current_recorder.report({name: value})
@@ -213,12 +211,12 @@ def _plain(name: str, value: ArrayLike) -> Any:
     """Returns a value as an array or number.
 
     Raises:
-        TypeError: If it is a per-replica value.
+        NotAnArrayError: If it is a per-replica value.
     """
     if isinstance(value, Variable):
         value = value.read_value()
     if isinstance(value, DistributedValues):
-        raise TypeError(
+        raise NotAnArrayError(
             f"A summary needs one value, got one for each replica for {name!r}. Reduce them first with "
             "strategy.reduce."
         )

@@ -1,4 +1,4 @@
-"""``SummaryWriter``: writes summaries to TensorBoard event files."""
+"""``SummaryWriter``: writes summaries to TensorBoard event files, other files and experiment trackers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.telemetry.summary import recording_state
-from stratagem._src.telemetry.summary.event_file import EventFile, TensorBoardX
+from stratagem._src.telemetry.summary.event_file import EventFile
+from stratagem._src.telemetry.summary.summaries import Summary, Tracker
 
 __all__ = ["SummaryWriter", "create_file_writer", "create_noop_writer"]
 
@@ -24,8 +24,8 @@ _DEFAULT_FLUSH_MILLIS = 120_000
 class SummaryWriter:
     """Writes the summaries of ``sg.summary.scalar`` and similar functions, while it is the default writer.
 
-    Created by ``sg.summary.create_file_writer``. Of several workers only the leader writes: in the others
-    the same calls do nothing.
+    Created by ``sg.summary.create_file_writer`` and the other ``create_`` functions. Of several workers
+    only the leader writes: in the others the same calls do nothing.
 
     >>> import tempfile
     >>> import stratagem as sg
@@ -36,14 +36,14 @@ class SummaryWriter:
     >>> writer.close()
     """
 
-    def __init__(self, open_file: Callable[[], EventFile] | None) -> None:
-        self._open_file = open_file
-        self._file: EventFile | None = None
+    def __init__(self, open_tracker: Callable[[], Tracker] | None) -> None:
+        self._open_tracker = open_tracker
+        self._tracker: Tracker | None = None
         self._is_closed = False
         self._lock = threading.Lock()
 
     def init(self) -> None:
-        """Does nothing: the file is created with the first summary."""
+        """Does nothing: the file or run is created with the first summary."""
 
     @contextlib.contextmanager
     def as_default(self, step: ArrayLike = None) -> Iterator[SummaryWriter]:
@@ -58,20 +58,19 @@ class SummaryWriter:
 
     def flush(self) -> None:
         """Writes all recorded summaries, including those of compiled steps that are still running."""
-        if self._open_file is None:
+        if self._open_tracker is None:
             return
         jax.effects_barrier()
-        with self._lock:
-            if self._file is not None:
-                self._file.flush()
+        if self._tracker is not None:
+            self._tracker.flush()
 
     def close(self) -> None:
-        """Flushes and closes the file; writing a summary afterwards is an error."""
+        """Flushes and closes; writing a summary afterwards is an error."""
         self.flush()
         with self._lock:
             self._is_closed = True
-            if self._file is not None:
-                self._file.close()
+            if self._tracker is not None:
+                self._tracker.close()
 
     @property
     def is_writing(self) -> bool:
@@ -86,17 +85,18 @@ class SummaryWriter:
                 "or create another one with sg.summary.create_file_writer."
             )
         joined = joined_cluster()
-        return self._open_file is not None and (joined is None or joined.process_id == 0)
+        return self._open_tracker is not None and (joined is None or joined.process_id == 0)
 
-    def write(self, name: str, make: Callable[[TensorBoardX], Any], step: int) -> None:
-        """Writes the summary that ``make`` creates with the library."""
-        assert self._open_file is not None
+    def write(self, name: str, summary: Summary, step: int) -> None:
+        """Writes one summary."""
+        assert self._open_tracker is not None
         with self._lock:
-            if self._file is None:
-                self._file = self._open_file()
-                weakref.finalize(self, self._file.close)
-            file = self._file
-        file.write(name, make, step)
+            if self._tracker is None:
+                self._tracker = self._open_tracker()
+                if not self._tracker.closes_itself:
+                    weakref.finalize(self, self._tracker.close)
+            tracker = self._tracker
+        tracker.write(name, summary, step)
 
 
 def create_file_writer(

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hmac
 import importlib.resources
 import socket
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.process.background import Background
-from stratagem._src.telemetry.monitoring.dashboard.page_access import PageAccess, with_key
-from stratagem._src.telemetry.monitoring.dashboard.page_request import STATE_PATH, PageRequest
+from stratagem._src.telemetry.monitoring.dashboard.page_request import (
+    COOKIE,
+    STATE_PATH,
+    PageRequest,
+)
 from stratagem._src.telemetry.monitoring.dashboard.page_server import PageServer
 from stratagem._src.telemetry.monitoring.strict_json import strict_json
 
-__all__ = ["DashboardServer"]
+__all__ = ["DashboardServer", "PageAccess"]
+
+
+_NOT_HERE = "The dashboard is at 127.0.0.1 or localhost. Open it under one of these names.\n"
+_NO_KEY = "This dashboard needs a key. Open the link that 'stratagem run' printed.\n"
 
 _SHUTDOWN_TIMEOUT = 5.0
 _ALL_INTERFACES = ("0.0.0.0", "::", "")
@@ -25,6 +33,7 @@ _TEXT = "text/plain; charset=utf-8"
 _PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
@@ -74,7 +83,7 @@ class DashboardServer:
     @property
     def link(self) -> str:
         """The link to open in a browser; with the key if one is needed."""
-        return with_key(f"http://{self._address}/", self._key)
+        return _with_key(f"http://{self._address}/", self._key)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         try:
@@ -124,3 +133,41 @@ def _send(
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
     handler.wfile.write(body)
+
+
+class _Refusal(NamedTuple):
+    """The HTTP status and text of a rejected request."""
+
+    status: int
+    text: str
+
+
+class PageAccess:
+    """Decides whether a request may see the page.
+
+    Args:
+        key: The key that a request must have; ``None`` on loopback, where every request may see the page
+            whose ``Host`` is a loopback name. That rejects DNS rebinding: a foreign page whose own name
+            resolves to this machine.
+    """
+
+    def __init__(self, key: str | None) -> None:
+        self._key = key
+
+    def refuse(self, request: PageRequest) -> _Refusal | None:
+        """Returns the reason to reject a request, or ``None``."""
+        if self._key is None:
+            is_local = bool(request.host) and loopback_address(request.host) is not None
+            return None if is_local else _Refusal(421, _NOT_HERE)
+        given = request.key_in_path or request.key or ""
+        is_known = hmac.compare_digest(given.encode(errors="replace"), self._key.encode())
+        return None if is_known else _Refusal(401, _NO_KEY)
+
+    def cookie(self) -> str:
+        """Returns the cookie that replaces the key in the link."""
+        return f"{COOKIE}={self._key}; HttpOnly; SameSite=Strict; Path=/"
+
+
+def _with_key(link: str, key: str | None) -> str:
+    """Returns a link with the key that it needs."""
+    return link if key is None else f"{link}?key={key}"

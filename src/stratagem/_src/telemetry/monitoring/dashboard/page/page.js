@@ -4,23 +4,15 @@
 // set as text: what a task prints is never taken for a part of the page.
 
 const PARTS = ["input", "compute", "communication", "waiting", "other"];
-const COLOURS = ["#3b6fd4", "#d29922", "#1a7f4b", "#d1495b", "#8250df", "#0f8b8d", "#b5651d", "#667"];
 const KEPT_SECONDS = 600;
 const MOST_NOTES = 100;
 
 const history = new Map(); // task -> points
 let notes = [];
 let since = 0;
+let shown = null; // what the charts show, to draw it again with other settings
 
 const find = (id) => document.getElementById(id);
-
-function make(tag, attributes = {}, ...children) {
-  const svg = ["svg", "polyline", "title"].includes(tag);
-  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 
 function number(value) {
   if (typeof value === "string") return value; // "nan", "inf"
@@ -57,7 +49,7 @@ function remember(view) {
   for (const task of view.tasks) {
     const points = history.get(task.task) || [];
     points.push(...task.points);
-    history.set(task.task, points.filter((point) => point.time > view.now - KEPT_SECONDS));
+    history.set(task.task, view.is_recorded ? points : points.filter((point) => point.time > view.now - KEPT_SECONDS));
   }
   notes.push(...view.notes);
   notes = notes.slice(-MOST_NOTES);
@@ -73,6 +65,7 @@ function leader(view) {
 }
 
 function showSummary(view) {
+  if (view.is_recorded) find("charts-title").textContent = "History";
   find("name").textContent = view.job.name;
   document.title = `${view.job.name} – ${view.job.state}`;
   const state = find("state");
@@ -86,7 +79,7 @@ function showSummary(view) {
     card(number(view.examples_per_second), "examples/s, all workers"),
   ];
   const first = leader(view);
-  for (const [name, value] of Object.entries(first ? first.reported : {})) cards.push(card(number(value), name));
+  for (const [name, value] of Object.entries(first ? first.reported : {})) cards.push(card(exact(value), name));
   if (view.straggler) {
     const late = card(view.straggler, "the others wait for it");
     late.id = "straggler";
@@ -139,34 +132,14 @@ function showParts(view) {
   find("parts").replaceChildren(...cards);
 }
 
-function chart(title, lines, now) {
-  const values = lines.flatMap((line) => line.points.map((point) => point[1])).filter(Number.isFinite);
-  if (!values.length) return null;
-  let low = Math.min(...values), high = Math.max(...values);
-  if (low >= 0 && low < high / 2) low = 0;
-  const span = high - low || Math.abs(high) || 1;
-  const first = Math.min(...lines.flatMap((line) => line.points.map((point) => point[0])));
-  const length = Math.max(now - first, 10);
-  const picture = make("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": title });
-  let latest = null;
-  lines.forEach((line, index) => {
-    const places = line.points.filter((point) => Number.isFinite(point[1])).map(
-      ([time, value]) => `${(100 - (100 * (now - time)) / length).toFixed(2)},${(96 - (92 * (value - low)) / span).toFixed(2)}`);
-    const drawn = make("polyline", { points: places.join(" "), stroke: COLOURS[index % COLOURS.length] });
-    drawn.append(make("title", {}, line.name));
-    picture.append(drawn);
-    if (latest === null && line.points.length) latest = line.points[line.points.length - 1][1];
-  });
-  const caption = make("figcaption", {}, make("span", {}, title), make("b", {}, number(latest)));
-  const scale = make("div", { class: "scale" }, make("span", {}, `${number(low)} to ${number(high)}`), make("span", {}, `${duration(length)}`));
-  return make("figure", { "data-chart": title }, caption, picture, scale);
-}
-
 function showCharts(view) {
+  // A task has the same colour in every chart, also where another one reports nothing.
   const of = (value) => view.tasks.map((task) => ({
     name: task.task,
-    points: (history.get(task.task) || []).map((point) => [point.time, value(point)]).filter((point) => point[1] !== undefined && point[1] !== null),
-  })).filter((line) => line.points.length);
+    points: (history.get(task.task) || [])
+      .map((point) => ({ time: point.time, step: point.steps, value: value(point) }))
+      .filter((point) => point.value !== undefined && point.value !== null),
+  }));
   const charts = [
     chart("steps/s", of((point) => point.steps_per_second), view.now),
     chart("examples/s", of((point) => point.examples_per_second), view.now),
@@ -174,9 +147,10 @@ function showCharts(view) {
   ];
   const first = leader(view);
   for (const name of Object.keys(first ? first.reported : {})) {
-    charts.push(chart(name, of((point) => point.reported[name]).slice(0, 1), view.now));
+    charts.push(chart(name, of((point) => point.reported[name]), view.now));
   }
   find("charts").replaceChildren(...charts.filter(Boolean));
+  find("workers").replaceChildren(...taskLegend(view.tasks.map((task) => task.task)));
 }
 
 function showNotes() {
@@ -201,6 +175,7 @@ async function look() {
     showSummary(view);
     showTasks(view);
     showParts(view);
+    shown = view;
     showCharts(view);
     showNotes();
     find("lost").hidden = true;
@@ -210,5 +185,6 @@ async function look() {
   setTimeout(look, 1000);
 }
 
+listenToSettings(() => shown && showCharts(shown));
 find("legend").append(...PARTS.map((part) => make("span", {}, make("i", { class: part }), part)));
 look();

@@ -1,0 +1,172 @@
+"""Steps of this library cost on TPU and GPU what the same steps written by hand do."""
+
+import functools
+
+import jax
+import keras  # now: it sets an environment variable when it is imported
+import numpy as np
+import pytest
+from compiled_text import collectives, exposed, memory, payload
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from steps import (
+    LAYERS,
+    ROWS,
+    WIDTH,
+    by_gspmd,
+    by_shard_map,
+    fifty_layers,
+    fifty_layers_loss,
+    indexed_scan_loss,
+    ours,
+    scanned_loss,
+    transformer,
+    unrolled_loss,
+    unstacked,
+)
+from targets import GPUS, TPUS, devices_of
+
+import stratagem as sg
+
+MODELS = {
+    "fifty layers": (fifty_layers, fifty_layers_loss, (128,)),
+    "unrolled": (lambda: unstacked(transformer()), unrolled_loss, (128, WIDTH)),
+    "scanned": (transformer, scanned_loss, (128, WIDTH)),
+}
+ONE_OF_EACH = ("v5e:2x4", "h100:1x1x8")
+F32 = 4
+MATRICES = LAYERS * 12 * WIDTH * WIDTH
+FIFTY = 50 * 128 * 128
+
+
+@functools.cache
+def compiled(how, model, target, **options):
+    make, loss, row = MODELS[model]
+    return how(devices_of(target), make(), loss, row, **options).compile()
+
+
+@pytest.mark.parametrize("target", [*TPUS, *GPUS])
+def test_fifty_variables_with_adam_are_one_all_reduce_and_donated(target):
+    own = compiled(ours, "fifty layers", target)
+    by_hand = compiled(by_shard_map, "fifty layers", target)
+    gspmd = compiled(by_gspmd, "fifty layers", target)
+
+    assert payload(own.as_text()) == payload(by_hand.as_text()) == payload(gspmd.as_text())
+    assert len(collectives(own.as_text())) == len(collectives(by_hand.as_text())) == 1
+    assert memory(own)["donated"] >= memory(by_hand)["donated"] >= 3 * F32 * FIFTY
+    assert memory(own)["temporary"] <= 1.1 * memory(by_hand)["temporary"]
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+@pytest.mark.parametrize("model", ["unrolled", "scanned"])
+def test_a_bfloat16_transformer_sends_and_keeps_what_shard_map_does(model, target):
+    own = compiled(ours, model, target)
+    by_hand = compiled(by_shard_map, model, target)
+
+    assert payload(own.as_text()) == payload(by_hand.as_text())
+    assert len(exposed(own.as_text())) <= len(exposed(by_hand.as_text()))
+    assert memory(own)["donated"] >= memory(by_hand)["donated"] >= 3 * F32 * MATRICES
+    assert memory(own)["temporary"] <= 1.1 * memory(by_hand)["temporary"]
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_sharded_optimizer_state_scatters_gradients_and_gathers_values(target):
+    own = compiled(ours, "fifty layers", target, shard_state=True)
+
+    sent = payload(own.as_text())
+    assert sent["reduce-scatter f32"] == sent["all-gather f32"] == F32 * FIFTY
+    assert sent.keys() <= {"reduce-scatter f32", "all-gather f32", "all-reduce f32"}
+    assert sent.get("all-reduce f32", 0) <= F32
+    # Values are replicated, both moments are sharded.
+    assert memory(own)["donated"] == pytest.approx(F32 * FIFTY * (1 + 2 / 8), rel=0.01)
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_fully_sharded_variables_are_gathered_once_where_xla_alone_gathers_more(target):
+    own = compiled(ours, "unrolled", target, sharded=True)
+
+    sent = payload(own.as_text())
+    # What is computed in bfloat16 is gathered in bfloat16.
+    assert sent["all-gather bf16"] == 2 * MATRICES
+    assert sent["reduce-scatter f32"] == F32 * MATRICES
+    assert memory(own)["donated"] == pytest.approx(3 * F32 * MATRICES / 8, rel=0.01)
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_fully_sharded_layers_of_a_loop_are_gathered_in_the_loop(target):
+    own = ours(
+        devices_of(target),
+        transformer(),
+        indexed_scan_loss,
+        (128, WIDTH),
+        sharded=True,
+        whole_reads=False,
+    ).compile()
+
+    gathered = [c for c in collectives(own.as_text()) if c.kind == "all-gather"]
+    assert gathered
+    assert all(c.in_loop for c in gathered)
+    assert max(c.num_bytes for c in gathered) <= 2 * MATRICES // LAYERS
+    assert all(c.in_loop for c in collectives(own.as_text()) if c.kind == "reduce-scatter")
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_metrics_that_synchronize_on_read_send_nothing(target):
+    strategy = sg.distribute.MirroredStrategy(devices_of(target))
+    with strategy.scope():
+        mean = sg.metrics.Mean()
+
+    @sg.function
+    def step(x):
+        strategy.run(lambda x: mean.update_state(x.sum()), args=(x,))
+
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda _: np.zeros((8, 128), np.float32)
+    )
+    assert collectives(step.lower(rows).compile().as_text()) == []
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_gather_is_one_all_gather(target):
+    strategy = sg.distribute.MirroredStrategy(devices_of(target))
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda _: np.zeros((8, 128), np.float32)
+    )
+    own = sg.function(lambda x: strategy.gather(x, axis=0)).lower(rows).compile()
+
+    mesh = Mesh(np.array(devices_of(target)), ("replica",))
+    by_hand = (
+        jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        .lower(jax.ShapeDtypeStruct((64, 128), np.float32, sharding=NamedSharding(mesh, ROWS)))
+        .compile()
+    )
+    assert (
+        payload(own.as_text()) == payload(by_hand.as_text()) == {"all-gather f32": F32 * 64 * 128}
+    )
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_a_step_of_keras_fit_reduces_its_gradients_once(target, monkeypatch):
+    from stratagem._src.integrations.keras import step_program
+
+    lowered = []
+
+    def lower(*args):
+        lowered.append(original(*args))
+        return lowered[-1]
+
+    original = step_program.lower_jitted
+    monkeypatch.setattr(step_program, "lower_jitted", lower)
+    strategy = sg.distribute.MirroredStrategy(devices_of(target))
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(128, "relu"), keras.layers.Dense(1)])
+        model.build((None, 128))
+        model.compile("adam", "mse")
+    with pytest.raises(sg.errors.DeviceError, match="compiled but not run"):
+        model.fit(np.zeros((64, 128)), np.zeros((64, 1)), batch_size=64, verbose=0)
+
+    own = lowered[-1].compile()
+    weights = F32 * (128 * 128 + 128 + 128 + 1)
+    [(what, sent)] = payload(own.as_text()).items()
+    assert what == "all-reduce f32"
+    assert weights <= sent <= weights + 64
+    assert memory(own)["donated"] >= 3 * weights
