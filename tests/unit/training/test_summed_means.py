@@ -1,4 +1,4 @@
-"""A loss averaged per replica and a summed gradient: the warning, and gradient_reduction="mean"."""
+"""Gradients that are too large by the number of replicas: the warnings, and gradient_reduction="mean"."""
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import pytest
 import stratagem as sg
 from stratagem._src.training import summed_means
 
+keras = sg.keras
 ROWS = np.arange(16, dtype=np.float32).reshape(8, 2)
 MEANS = {
     "mean": jnp.mean,
@@ -34,7 +35,7 @@ SHARES = {
 
 @pytest.fixture(autouse=True)
 def _not_warned_yet(monkeypatch):
-    monkeypatch.setattr(summed_means, "_warned", [])
+    monkeypatch.setattr(summed_means, "_warned", set())
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_other_reductions_are_refused():
 def test_a_mean_is_noticed_with_a_keras_optimizer(strategy, caplog, loss, expected):
     with strategy.scope():
         w = sg.Variable(np.ones(2, np.float32))
-        optimizer = sg.keras.optimizers.SGD(0.01)
+        optimizer = keras.optimizers.SGD(0.01)
 
     @sg.function
     def step(x):
@@ -116,9 +117,138 @@ def test_a_mean_is_noticed_with_a_keras_optimizer(strategy, caplog, loss, expect
     assert "gradient_reduction" not in "".join(warnings)
 
 
+def context():
+    return sg.distribute.get_replica_context()
+
+
+def summed(gradient):
+    return context().all_reduce("SUM", gradient)
+
+
+def clipped_by_norm(gradient):
+    [clipped], _ = sg.clip_by_global_norm([summed(gradient)], 1.0)
+    return clipped
+
+
+def kept_if_finite(gradient):
+    total = summed(gradient)
+    return jnp.where(jnp.all(jnp.isfinite(total)), total, 0.0)
+
+
+SUMMED_BEFORE = {
+    "sum": summed,
+    "half_as_many_bytes": lambda g: summed(g.astype(jnp.float16)).astype(jnp.float32) / 3,
+    "in_a_structure": lambda g: summed({"a": jnp.ones(5), "b": g})["b"],
+    "negative": lambda g: -2 * summed(-g),
+    "clipped_by_norm": clipped_by_norm,
+    "clipped": lambda g: jnp.clip(summed(g), -1, 1),
+    "kept_if_finite": kept_if_finite,
+}
+SUMMED_ONCE = {
+    "mean": lambda g: context().all_reduce("MEAN", g),
+    "divided": lambda g: summed(g) / context().num_replicas_in_sync,
+    "divided_before": lambda g: summed(g / 4),
+    "mean_clipped": lambda g: jnp.clip(context().all_reduce("MEAN", g), -1, 1),
+    "of_one_replica": lambda g: summed(g) * (context().replica_id_in_sync_group == 0),
+    "shared_factor": lambda g: g / (1 + summed(jnp.sum(g**2))),
+    "maximum": lambda g: context().all_reduce("MAX", g),
+    "equal_without_a_sum": lambda g: jnp.ones_like(g),
+    "sum_of_something_else": lambda g: summed(jnp.ones_like(g)) + 0 * g,
+    "part": lambda g: jnp.concatenate([summed(g)[:1], g[1:]]),
+}
+
+
+@pytest.mark.parametrize("change", SUMMED_BEFORE.values(), ids=SUMMED_BEFORE)
+def test_gradients_that_are_summed_twice_are_noticed_once(strategy, caplog, change):
+    train(strategy, jnp.sum, change=change)
+    train(strategy, jnp.sum, change=change)
+    [warning] = caplog.messages
+    assert "all-reduced over 2 replicas already" in warning
+    assert "skip_gradients_aggregation=True" in warning
+
+
+@pytest.mark.parametrize("change", SUMMED_ONCE.values(), ids=SUMMED_ONCE)
+def test_gradients_that_are_rightly_equal_are_not(strategy, caplog, change):
+    train(strategy, jnp.sum, change=change)
+    assert caplog.messages == []
+
+
+def test_a_mean_of_means_is_as_large_as_a_sum(strategy, caplog):
+    train(strategy, jnp.mean, change=SUMMED_ONCE["mean"], tape=True)
+    assert "all-reduced over 2 replicas already" in caplog.text
+
+
+def test_no_warning_where_sums_are_not_summed_again(strategy, caplog):
+    train(strategy, jnp.sum, change=summed, gradient_reduction="mean")
+    train(sg.distribute.OneDeviceStrategy("CPU:0"), jnp.sum, change=summed)
+    assert caplog.messages == []
+
+
+def penalty_of_weights(w, losses):
+    return sg.nn.compute_average_loss(losses) + sg.nn.scale_regularization_loss(w @ w)
+
+
+def penalty_by_count(w, losses):
+    count = summed(jnp.float32(losses.size))
+    return jnp.sum(losses) / count + w @ w / count
+
+
+def statistics_of_all(w, losses):
+    return jnp.sum((w - summed(jnp.stack([losses.sum(), losses.max()]))) ** 2) / 8
+
+
+def sum_of_all(w, losses):
+    return summed(jnp.sum(losses)) / 2
+
+
+@pytest.mark.parametrize(
+    "loss", [penalty_of_weights, penalty_by_count, statistics_of_all, sum_of_all]
+)
+@pytest.mark.parametrize("tape", [True, False])
+def test_losses_that_use_values_of_all_replicas_are_right(strategy, caplog, loss, tape):
+    with strategy.scope():
+        w = sg.Variable(np.ones(2, np.float32))
+    optimizer = sg.train.Optimizer(optax.sgd(0.01))
+
+    def replica_step(x):
+        def forward():
+            return loss(w.value(), (x @ w.value()) ** 2)
+
+        if tape:
+            with sg.GradientTape() as recorded:
+                value = forward()
+            gradient = recorded.gradient(value, w)
+        else:
+            _, gradient = sg.value_and_grad(forward, w)()
+        optimizer.apply(gradient, w)
+
+    sg.function(lambda x: strategy.run(replica_step, args=(x,)))(ROWS)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_sums_given_to_a_keras_optimizer_are_noticed(strategy, caplog, skip):
+    with strategy.scope():
+        w = sg.Variable(np.ones(2, np.float32))
+        optimizer = keras.optimizers.SGD(0.01)
+
+    @sg.function
+    def step(x):
+        def replica_step(x):
+            with sg.GradientTape() as tape:
+                value = jnp.sum((x @ w.value()) ** 2)
+            [gradient] = summed([tape.gradient(value, w)])
+            optimizer.apply_gradients([(gradient, w)], skip_gradients_aggregation=skip)
+
+        strategy.run(replica_step, args=(x,))
+
+    step(ROWS)
+    assert ("all-reduced over 2 replicas already" in caplog.text) is not skip
+
+
 def test_fit_averages_over_the_global_batch(strategy, caplog):
     with strategy.scope():
-        model = sg.keras.Sequential([sg.keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     model.fit(ROWS, ROWS[:, :1], batch_size=8, epochs=1, verbose=0)
     assert "times as large" not in caplog.text

@@ -7,6 +7,7 @@ with all of their forms, and a test traces each one (``tests/unit/jax_compat/tes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stratagem._src.core.types import Equation
@@ -53,6 +54,7 @@ __all__ = [
     "UNSYNCHRONIZED_SOURCES",
     "VALUE_CALLBACKS",
     "WHILE",
+    "axes_of",
     "called_jaxpr",
     "calls_host",
     "collective_axes",
@@ -135,7 +137,12 @@ def collective_axes(eqn: Equation) -> tuple[Any, ...]:
 
     ``psum`` and its relatives have a tuple of ``axes``, other collectives one or several in ``axis_name``.
     """
-    axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+    return axes_of(eqn.params)
+
+
+def axes_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns the mesh axes in the parameters of an equation."""
+    axes = params.get("axes", params.get("axis_name", ()))
     return axes if isinstance(axes, tuple) else (axes,)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratagem._src.core.types import Tracer
+from stratagem._src.jax_compat.primitives import axes_of
 
 __all__ = ["Producer", "constant_value", "producer"]
 
@@ -26,6 +27,11 @@ class Producer:
     params: Mapping[str, Any]
     operands: Sequence[Any]
     index: int
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """The mesh axes that a collective runs over; empty for other operations."""
+        return axes_of(self.params)
 
 
 def producer(tracer: Tracer) -> Producer | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from stratagem._src.core.types import Tensor
 from stratagem._src.jax_compat.primitives import (
@@ -16,62 +14,12 @@ from stratagem._src.jax_compat.primitives import (
     NEG,
     REDUCE_SUM,
 )
-from stratagem._src.jax_compat.tracer_producer import Producer, constant_value, producer
+from stratagem._src.jax_compat.tracer_producer import Producer
+from stratagem._src.jaxpr.traced_value import TRANSPARENT, TracedValue
 
 __all__ = ["is_local_mean"]
 
-# Operations that change neither the value of a scalar nor its meaning.
-_TRANSPARENT = ("convert_element_type", "copy", "copy_p", "reshape", "squeeze", "stop_gradient")
-# The names under which call-like operations keep the jaxpr that they run.
-_INNER_JAXPRS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _MAX_OPERATIONS = 200
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A traced array; or a variable of a jaxpr that an operation calls, with the operation's operands."""
-
-    atom: Any
-    jaxpr: Any = None
-    operands: tuple[_Value, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(getattr(self.atom.aval, "shape", ()))
-
-    @property
-    def number(self) -> float | None:
-        value = constant_value(self.atom)
-        return float(value) if value is not None and getattr(value, "ndim", 0) == 0 else None
-
-    def producer(self) -> tuple[Producer, list[_Value]] | None:
-        """Returns the operation that computes it, with its operands as values."""
-        if self.jaxpr is None:
-            found = producer(self.atom)
-        else:
-            if any(self.atom is given for given in self.jaxpr.invars):
-                place = next(i for i, v in enumerate(self.jaxpr.invars) if v is self.atom)
-                return self.operands[place].producer()
-            found = _equation_of(self.atom, self.jaxpr)
-        if found is None:
-            return None
-        operands = [_Value(atom, self.jaxpr, self.operands) for atom in found.operands]
-        for name in _INNER_JAXPRS:
-            inner: Any = getattr(found.params.get(name), "jaxpr", found.params.get(name))
-            if hasattr(inner, "eqns") and len(inner.invars) == len(operands):
-                result = inner.outvars[found.index]
-                return _Value(result, inner, tuple(operands)).producer()
-        return found, operands
-
-
-def _equation_of(atom: object, jaxpr: Any) -> Producer | None:
-    for equation in jaxpr.eqns:
-        for index, out in enumerate(equation.outvars):
-            if out is atom:
-                return Producer(
-                    equation.primitive.name, equation.params, tuple(equation.invars), index
-                )
-    return None
 
 
 def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
@@ -86,7 +34,7 @@ def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
         loss: The scalar; ``False`` if it is not traced.
         num_replicas: Number of replicas, to recognize a global batch size.
     """
-    pending: list[tuple[_Value, float]] = [(_Value(loss), 1.0)]
+    pending: list[tuple[TracedValue, float]] = [(TracedValue(loss), 1.0)]
     for _ in range(_MAX_OPERATIONS):
         if not pending:
             return False
@@ -96,7 +44,7 @@ def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
             continue
         operation, operands = found
         name = operation.primitive
-        if name in _TRANSPARENT or name == NEG:
+        if name in TRANSPARENT or name == NEG:
             pending.append((operands[0], divisor))
         elif name in ADDITIONS:
             pending += [(operand, divisor) for operand in operands]
@@ -115,7 +63,7 @@ def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
     return False
 
 
-def _sums_everything(operation: Producer, operands: Sequence[_Value]) -> bool:
+def _sums_everything(operation: Producer, operands: Sequence[TracedValue]) -> bool:
     """Returns whether a sum or a product is over all elements."""
     if operation.primitive == REDUCE_SUM:
         return len(operation.params["axes"]) == len(operands[0].shape)

@@ -33,7 +33,7 @@ from stratagem._src.training.optimizer_state import RestoredState, StateEntry
 from stratagem._src.training.optimizer_step import OptimizerStep, scaled
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
-from stratagem._src.training.summed_means import warn_of_summed_means
+from stratagem._src.training.summed_means import warn_of_large_sums
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables.fully_sharded_variable import ShardedOperand
@@ -320,7 +320,7 @@ class Optimizer:
             if accumulates:  # sums of several calls: the mean is taken before
                 arrays = [scaled(gradient, 1 / num_replicas) for gradient in arrays]
         elif experimental_aggregate_gradients:
-            warn_of_summed_means(self.name, gradients, num_replicas)
+            warn_of_large_sums(self.name, gradients, num_replicas)
 
         def apply(strategy: StrategyProtocol, values: Sequence[Any]) -> None:
             assert isinstance(strategy, Strategy)

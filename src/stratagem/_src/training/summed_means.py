@@ -1,8 +1,9 @@
-"""Warns of a loss that is averaged per replica while its gradients are summed over the replicas."""
+"""Warns of gradients that are too large by the number of replicas, because they are summed over them."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,20 +11,33 @@ import jax
 
 from stratagem._src.jaxpr.local_mean import is_local_mean
 from stratagem._src.variables import frames
+from stratagem._src.variables.frames import ReducedGradient, StateFrame
 
-__all__ = ["warn_of_summed_means"]
+__all__ = ["warn_of_large_sums"]
 
 _logger = logging.getLogger("stratagem")
-_warned: list[str] = []
+_warned: set[str] = set()
+
+_SUMMED_MEANS = (
+    "The loss is a mean over the examples of one replica, and Optimizer %r sums the gradients of "
+    "%d replicas: they are %d times as large as those of the global batch. Divide by the global "
+    "batch size, with sg.nn.compute_average_loss(per_example_loss)%s."
+)
+_SUMMED_TWICE = (
+    "The gradients given to Optimizer %r are all-reduced over %d replicas already, and it sums them over "
+    "the replicas again: they are %d times as large as those of the global batch. Leave out the "
+    "all_reduce, or pass skip_gradients_aggregation=True to apply_gradients%s."
+)
 
 
-def warn_of_summed_means(
+def warn_of_large_sums(
     name: str, gradients: Sequence[Any], num_replicas: int, *, has_option: bool = True
 ) -> None:
     """Logs once, in the first process, that gradients are too large by the number of replicas.
 
-    Only if the traced program shows it: gradients that ``value_and_grad`` or a tape returned for a loss
-    which is a mean over the replica's own examples, passed on unchanged. Eager steps are not traced.
+    Only if the traced program shows it. Gradients that ``value_and_grad`` or a tape returned are too large
+    if their loss is a mean over the replica's own examples. Gradients that the replicas have all-reduced
+    are too large if they are sums, or means of the gradients of such a loss. Eager steps are not traced.
 
     Args:
         name: The optimizer's name.
@@ -32,20 +46,32 @@ def warn_of_summed_means(
         has_option: Whether the optimizer can average them instead.
     """
     frame = frames.current_frame()
-    if _warned or frame is None:
+    if frame is None:
         return
+    for message, is_shown in ((_SUMMED_MEANS, _are_means), (_SUMMED_TWICE, _are_sums)):
+        if message in _warned or not is_shown(frame, gradients, num_replicas):
+            continue
+        _warned.add(message)
+        option = ""
+        if has_option and message is _SUMMED_MEANS:
+            option = ', or create the optimizer with gradient_reduction="mean"'
+        if jax.process_index() == 0:
+            _logger.warning(message, name, num_replicas, num_replicas, option)
+
+
+def _are_means(frame: StateFrame, gradients: Sequence[Any], num_replicas: int) -> bool:
     losses = {id(loss): loss for g in gradients if (loss := frame.loss_of(g)) is not None}
-    if not any(is_local_mean(loss, num_replicas) for loss in losses.values()):
-        return
-    _warned.append(name)
-    other = ', or create the optimizer with gradient_reduction="mean"' if has_option else ""
-    if jax.process_index() == 0:
-        _logger.warning(
-            "The loss is a mean over the examples of one replica, and Optimizer %r sums the gradients of "
-            "%d replicas: they are %d times as large as those of the global batch. Divide by the global "
-            "batch size, with sg.nn.compute_average_loss(per_example_loss)%s.",
-            name,
-            num_replicas,
-            num_replicas,
-            other,
-        )
+    return any(is_local_mean(loss, num_replicas) for loss in losses.values())
+
+
+def _are_sums(frame: StateFrame, gradients: Sequence[Any], num_replicas: int) -> bool:
+    reduced = [found for g in gradients if (found := frame.reduced_gradient(g)) is not None]
+    return any(_is_too_large(gradient, num_replicas) for gradient in reduced)
+
+
+def _is_too_large(gradient: ReducedGradient, num_replicas: int) -> bool:
+    averaged = any(
+        math.isclose(divisor, round(divisor / num_replicas) * num_replicas, rel_tol=1e-5)
+        for divisor in (*gradient.divisors, math.prod(gradient.divisors))
+    )
+    return not averaged or is_local_mean(gradient.loss, num_replicas)

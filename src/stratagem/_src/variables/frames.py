@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stratagem._src.core.errors import ContextError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from stratagem._src.variables.variable import Variable
 
 __all__ = [
+    "ReducedGradient",
     "StateFrame",
     "Tape",
     "call_outside",
@@ -45,6 +47,19 @@ __all__ = [
 
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ReducedGradient:
+    """A gradient that is the same in all replicas, because they have all-reduced it.
+
+    Attributes:
+        loss: The traced loss of one replica that it was computed from.
+        divisors: The constants by which the sum over the replicas has been divided.
+    """
+
+    loss: Any
+    divisors: tuple[float, ...]
 
 
 class StateFrame(abc.ABC):
@@ -87,6 +102,10 @@ class StateFrame(abc.ABC):
 
     def loss_of(self, gradient: ArrayLike) -> Any | None:
         """Returns the traced loss that a gradient of this replica was computed from, if it is known."""
+        return None
+
+    def reduced_gradient(self, gradient: ArrayLike) -> ReducedGradient | None:
+        """Returns what is known of a gradient that the replicas have all-reduced already."""
         return None
 
     @abc.abstractmethod

@@ -9,13 +9,12 @@ import jax
 
 from stratagem._src.collectives.all_gather import gather_spmd
 from stratagem._src.core.errors import ContextError, VariableError
-from stratagem._src.core.types import (
-    PyTree,
-    Tensor,
-)
+from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.types import PyTree, Tensor
 from stratagem._src.execution.tracing_frame import TracingFrame
+from stratagem._src.jaxpr.scaled_origin import find_origin
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
-from stratagem._src.variables.frames import StateFrame
+from stratagem._src.variables.frames import ReducedGradient, StateFrame
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
 
@@ -35,12 +34,14 @@ class ReplicaFrame(TracingFrame):
         # Each entry also keeps its gradient alive, so that its id stays unique.
         self._reduced_shards: dict[int, tuple[Any, Any]] = {}
         self._losses: dict[int, tuple[Any, Any]] = {}
+        self._reduced: dict[int, tuple[Any, ReducedGradient]] = {}
 
     def close(self) -> None:
         """Drops the traced values."""
         super().close()
         self._reduced_shards = {}
         self._losses = {}
+        self._reduced = {}
 
     def note_loss(self, loss: Tensor, gradients: Sequence[Any]) -> None:
         """Notes the loss of which ``gradients`` are this replica's gradients."""
@@ -49,6 +50,31 @@ class ReplicaFrame(TracingFrame):
     def loss_of(self, gradient: Tensor) -> Any | None:
         """Returns the loss that ``note_loss`` got for a gradient, if any."""
         return self._losses.get(id(gradient), (None, None))[1]
+
+    def note_reduction(
+        self, op: ReduceOp, values: Sequence[Any], results: Sequence[Tensor]
+    ) -> None:
+        """Notes an all-reduce, for ``reduced_gradient``, if its operands are gradients."""
+        if op not in (ReduceOp.SUM, ReduceOp.MEAN) or not self._losses:
+            return
+        mean = (float(self._group.size),) if op is ReduceOp.MEAN else ()
+        for value, result in zip(values, results, strict=True):
+            found = find_origin(value, self.loss_of)
+            if found is not None:
+                loss, divisors = found
+                self._reduced[id(result)] = (result, ReducedGradient(loss, divisors + mean))
+
+    def reduced_gradient(self, gradient: Tensor) -> ReducedGradient | None:
+        """Returns what ``note_reduction`` got for a gradient that was scaled, cast or clipped since."""
+
+        def known(value: Tensor) -> ReducedGradient | None:
+            return self._reduced.get(id(value), (None, None))[1]
+
+        found = find_origin(gradient, known) if self._reduced else None
+        if found is None:
+            return None
+        reduced, divisors = found
+        return ReducedGradient(reduced.loss, reduced.divisors + divisors)
 
     def note_reduced_shard(self, gradient: Tensor, shard: Tensor) -> None:
         """Notes this replica's shard of a gradient that is summed over the replicas (reduce-scattered)."""

@@ -73,6 +73,7 @@ class SpmdChannel:
             return strategy.extended.reduce_values(op, values, options)
 
         reduced: list[Any] = self.merge_per_replica("all_reduce", reduce_all, leaves)
+        self._frame.note_reduction(op, leaves, reduced)
         return reduced
 
     def all_gather(self, leaves: list[Any], axis: int) -> list[Any]:

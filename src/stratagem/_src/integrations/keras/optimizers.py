@@ -35,7 +35,7 @@ from stratagem._src.integrations.keras.remote_apply import apply_on_servers, is_
 from stratagem._src.integrations.keras.replicas import multi_replica_context
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.strategies.base import Strategy
-from stratagem._src.training.summed_means import warn_of_summed_means
+from stratagem._src.training.summed_means import warn_of_large_sums
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames
 from stratagem._src.variables.variable import Variable
@@ -136,7 +136,7 @@ def _apply_together(
     present = [gradient for gradient in grads if gradient is not None]
     if not is_summed:
         num_replicas = replica.num_replicas_in_sync
-        warn_of_summed_means(optimizer.name, present, num_replicas, has_option=False)
+        warn_of_large_sums(optimizer.name, present, num_replicas, has_option=False)
     replica.merge_per_replica(f"apply of {optimizer.name!r}", take_step, present)
 
 
