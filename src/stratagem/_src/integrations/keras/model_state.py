@@ -26,6 +26,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
     note_state_in_variables,
     variables_of,
 )
+from stratagem._src.jax_compat.device_arrays import copy_without_program
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.locking import (
@@ -362,7 +363,9 @@ def _private_array(variable: KerasVariable, array: Tensor) -> Any:
     """Returns the taken array, or a copy if other code holds it too."""
     twin: Variable = variable.twin
     is_stored = isinstance(twin, (MirroredVariable, CentralVariable))
-    return jnp.copy(array) if is_stored and twin._shared else array
+    if not is_stored or not twin._shared:
+        return array
+    return copy_without_program(array) if array.is_fully_addressable else jnp.copy(array)
 
 
 def _stored_form(twin: Variable, value: Tensor, group: ReplicaGroup) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
 from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.current_strategy import context
+from stratagem._src.integrations.keras.host_initializers import host_value
 from stratagem._src.integrations.keras.keras_internals import COMMON_VARIABLE, in_stateless_scope
 from stratagem._src.integrations.keras.replicas import eager_replica_context, multi_replica_context
 from stratagem._src.strategies.base import Strategy
@@ -78,9 +79,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         self._create_twin(value)
 
     def _initialize_with_initializer(self, initializer: Callable[..., Any]) -> None:
-        self._create_twin(
-            lambda: self._convert_to_tensor(initializer(self._shape, dtype=self._dtype))
-        )
+        value = host_value(initializer, self._shape, self._dtype)
+        if value is None:
+            self._create_twin(
+                lambda: self._convert_to_tensor(initializer(self._shape, dtype=self._dtype))
+            )
+        else:
+            self._create_twin(value)
 
     def _create_twin(self, value: ArrayLike) -> None:
         if self.twin is not None:  # a view of an existing variable: see as_keras_variables
