@@ -91,22 +91,49 @@ def test_fully_sharded_variables_are_gathered_once_where_xla_alone_gathers_more(
     assert memory(own)["donated"] == pytest.approx(3 * F32 * MATRICES / 8, rel=0.01)
 
 
-@pytest.mark.parametrize("target", ONE_OF_EACH)
-def test_fully_sharded_layers_of_a_loop_are_gathered_in_the_loop(target):
-    own = ours(
+def looped_layers(target, **options):
+    return ours(
         devices_of(target),
         transformer(),
         indexed_scan_loss,
         (128, WIDTH),
         sharded=True,
         whole_reads=False,
+        **options,
     ).compile()
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_fully_sharded_layers_of_a_loop_are_gathered_in_the_loop(target, monkeypatch):
+    monkeypatch.setenv(
+        "STRATAGEM_REWRITES", "0"
+    )  # pipelining moves the first gather out of the loop
+    own = looped_layers(target)
 
     gathered = [c for c in collectives(own.as_text()) if c.kind == "all-gather"]
     assert gathered
     assert all(c.in_loop for c in gathered)
     assert max(c.num_bytes for c in gathered) <= 2 * MATRICES // LAYERS
     assert all(c.in_loop for c in collectives(own.as_text()) if c.kind == "reduce-scatter")
+
+
+def test_a_gpu_gathers_the_weights_of_the_next_layer_during_a_layer(monkeypatch):
+    def gathers(**options):
+        found = collectives(looped_layers("h100:1x1x8", **options).as_text())
+        return [c for c in found if c.kind == "all-gather"]
+
+    pipelined = gathers()
+    assert any(not c.in_loop for c in pipelined)  # those of the first layer
+    assert max(c.num_bytes for c in pipelined) <= 2 * MATRICES // LAYERS
+    off = {
+        "xla_gpu_enable_pipelined_all_gather": False,
+        "xla_gpu_enable_while_loop_double_buffering": False,
+    }
+    waiting = gathers(compiler_options=off)
+    assert all(c.in_loop for c in waiting)
+    assert max(c.hidden_by for c in pipelined) > max(c.hidden_by for c in waiting)
+    monkeypatch.setenv("STRATAGEM_REWRITES", "0")
+    assert gathers() == waiting
 
 
 @pytest.mark.parametrize("target", ONE_OF_EACH)

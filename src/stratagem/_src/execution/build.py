@@ -12,8 +12,15 @@ from stratagem._src.collectives.collective_jit import jit_with_collectives
 from stratagem._src.core.types import Jaxpr
 from stratagem._src.execution.buffer_donation import VariableWrite
 from stratagem._src.execution.call_signature import CallInputs, SettingsChanged
+from stratagem._src.execution.compiler_options import CompilerOptions, options_for
 from stratagem._src.execution.multi_process_program import MultiProcessProgram, identify_program
-from stratagem._src.execution.passes import REWRITES, ProgramContext, apply_passes, evaluate
+from stratagem._src.execution.passes import (
+    REWRITES,
+    ProgramContext,
+    apply_passes,
+    evaluate,
+    rewrites_are_on,
+)
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_plan import ProgramPlan, find_reads, plan_program
 from stratagem._src.execution.trace import trace_function
@@ -27,20 +34,30 @@ __all__ = ["build_program", "trace_program"]
 
 
 def trace_program(
-    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
+    fn: Callable[..., Any],
+    inputs: CallInputs,
+    options: CompilerOptions | None = None,
+    *,
+    may_create: bool,
 ) -> Program | None:
     """Traces ``fn`` once and returns its program, or ``None`` where ``trace_function`` does."""
     traced = trace_function(fn, inputs, may_create=may_create)
-    return None if traced is None else build_program(traced)
+    return None if traced is None else build_program(traced, options)
 
 
-def build_program(traced: TracedFunction) -> Program:
-    """Builds the program of a traced function."""
+def build_program(traced: TracedFunction, options: CompilerOptions | None = None) -> Program:
+    """Builds the program of a traced function.
+
+    Args:
+        traced: The traced function.
+        options: Flags of XLA that the user has chosen for it.
+    """
     context = ProgramContext.of(traced)
     jaxpr = apply_passes(REWRITES, traced.jaxpr, context)
     group, make = traced.group, context.make
     reads = find_reads(jaxpr, traced.variables)
-    identity = identify_program(traced, [read.position for read in reads])
+    options = options_for(jaxpr, traced.platform, options, pipelined=rewrites_are_on())
+    identity = identify_program(traced, [read.position for read in reads], options)
     # Variables must keep their values when a call fails: because a callback raises, or because another
     # process of a collective is gone. Donated arrays would be lost, so such programs donate nothing.
     may_lose_workers = identity is not None and group is not None and group.on_cpu
@@ -57,6 +74,7 @@ def build_program(traced: TracedFunction) -> Program:
             _program_function(jaxpr, plan, group, len(traced.variables), returns_token),
             group,
             donate_argnums=(0,),
+            compiler_options=options,
             **_output_shardings(plan, group, returns_token),
         ),
         donated=[read.variable for read in plan.donated],

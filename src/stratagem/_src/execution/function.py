@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import jax
 
-from stratagem._src.core.errors import OutOfRangeError, TracedValueError
+from stratagem._src.core.errors import OutOfRangeError, TracedValueError, UnsupportedError
 from stratagem._src.core.input_kinds import EndOfData
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.thread_state import THIS_THREAD
@@ -24,6 +24,7 @@ from stratagem._src.execution.bound_function import BoundFunction, CompiledFunct
 from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.build import trace_program
 from stratagem._src.execution.call_signature import CallInputs
+from stratagem._src.execution.compiler_options import CompilerOptions, checked_options
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
 from stratagem._src.execution.fast_path import Fallbacks, FastPath, make_fast_path
@@ -60,9 +61,14 @@ class Function(CompiledFunction):
         def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
             """Calls the function; compiles it first if the call signature is new."""
 
-    def __init__(self, python_function: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        compiler_options: CompilerOptions | None = None,
+    ) -> None:
         functools.update_wrapper(self, python_function)
         self._python_function = python_function
+        self._compiler_options = compiler_options
         # Weak references: nothing that the function owns may keep it alive.
         self._fallbacks = Fallbacks(_weakly(self._after_miss), _weakly(self._call))
         self._programs = ProgramCache(weakref.WeakMethod(self._install_fast_path))
@@ -78,7 +84,7 @@ class Function(CompiledFunction):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the Python function, which is compiled again where it is loaded."""
-        return Function, (self._python_function,)
+        return Function, (self._python_function, self._compiler_options)
 
     if not TYPE_CHECKING:  # else type checkers would accept every attribute
 
@@ -98,6 +104,7 @@ class Function(CompiledFunction):
     @property
     def replica_function(self) -> Callable[..., Any]:
         """What a replica calls, inside an outer compiled function or eagerly."""
+        self._check_outermost()
         return self._python_function
 
     def method_of(self, instance: object) -> Callable[..., Any]:
@@ -107,7 +114,7 @@ class Function(CompiledFunction):
 
     def _of_method(self, method: Callable[..., Any]) -> Function:
         """Returns a compiled function like this one for the method of one instance."""
-        return Function(method)
+        return Function(method, self._compiler_options)
 
     def experimental_get_tracing_count(self) -> int:
         """Returns how many programs have been compiled: one per call signature."""
@@ -136,7 +143,7 @@ class Function(CompiledFunction):
         # Imported here, to keep `import stratagem` cheap.
         from stratagem._src.execution.lowering import lower_call
 
-        return lower_call(self._python_function, args, kwargs)
+        return lower_call(self._python_function, args, kwargs, self._compiler_options)
 
     def _install_fast_path(self, fast_path: FastPath | None) -> None:
         """Makes ``fast_path`` the ``__call__`` of this function; without one, calls take the slow path."""
@@ -155,6 +162,7 @@ class Function(CompiledFunction):
         return self._call(args, kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_outermost()
         open_frames = THIS_THREAD.state.state_frames
         if open_frames or frames.records():
             if open_frames:
@@ -179,7 +187,7 @@ class Function(CompiledFunction):
         # Do not even try to trace: the trace would stop at the loop, and the side effects of the Python
         # code before the loop would happen twice.
         if self._loops or inputs.has_dataset:
-            return self._run_eagerly(args, kwargs, self._steps)
+            return self._run_loop(args, kwargs)
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
@@ -214,7 +222,7 @@ class Function(CompiledFunction):
             raise OutOfRangeError(*error.args) from None
         except LoopsOverDataset:
             self._loops = True
-            return self._run_eagerly(args, kwargs, self._steps)
+            return self._run_loop(args, kwargs)
         except TracedValueError:
             if not THIS_THREAD.state.in_element_function:
                 raise
@@ -237,7 +245,7 @@ class Function(CompiledFunction):
                 return reference().run(python_function, args, kwargs)  # type: ignore[union-attr]
 
             functools.update_wrapper(run, python_function)
-            self._runners[strategy] = Function(run)
+            self._runners[strategy] = Function(run, self._compiler_options)
         return self._runners[strategy](args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -275,10 +283,11 @@ class Function(CompiledFunction):
             for program in self._programs.get(key):
                 if program not in tried:  # another thread has compiled it meanwhile
                     return program
-            made = trace_program(self._python_function, inputs, may_create=self._may_create)
+            fn, options = self._python_function, self._compiler_options
+            made = trace_program(fn, inputs, options, may_create=self._may_create)
             self._may_create = False
             if made is None:
-                made = trace_program(self._python_function, inputs, may_create=False)
+                made = trace_program(fn, inputs, options, may_create=False)
             assert made is not None
             if made.group is not None and not made.group.attached:
                 raise detached_error(made.group)
@@ -297,6 +306,21 @@ class Function(CompiledFunction):
                 self,
                 self._number_traces,
             )
+
+    def _check_outermost(self) -> None:
+        if self._compiler_options and under_jit():
+            raise UnsupportedError(
+                f"compiler_options belong to a whole program, but {self!r} is called inside another "
+                "compiled function. Give them to the outermost one."
+            )
+
+    def _run_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._compiler_options:
+            raise UnsupportedError(
+                f"compiler_options belong to one program, but {self!r} loops over a dataset, in Python. "
+                "Give them to a function of one step, and call that in the loop."
+            )
+        return self._run_eagerly(args, kwargs, self._steps)
 
     def _run_eagerly(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
@@ -344,6 +368,8 @@ def function(
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
+    *,
+    compiler_options: CompilerOptions | None = None,
 ) -> Callable[[Callable[..., Any]], Function]: ...
 
 
@@ -360,6 +386,8 @@ def function(
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
+    *,
+    compiler_options: CompilerOptions | None = None,
 ) -> Function: ...
 
 
@@ -375,6 +403,8 @@ def function(
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,
+    *,
+    compiler_options: CompilerOptions | None = None,
 ) -> Callable[[Callable[..., Any]], Function] | Function:
     """Compiles a function into one program per call signature.
 
@@ -404,6 +434,12 @@ def function(
         experimental_relax_shapes: The older name of ``reduce_retracing``.
         experimental_compile: The older name of ``jit_compile``.
         experimental_follow_type_hints: Ignored, as in current TensorFlow.
+        compiler_options: Flags of XLA for this function's programs, by their names without ``--``, such as
+            ``{"xla_gpu_enable_pipelined_all_gather": True}``. They override ``XLA_FLAGS``. An unknown flag
+            raises when the function is compiled.
+
+    Raises:
+        InvalidArgumentError: If ``compiler_options`` are not names with values.
 
     Differs from tf.distribute: an ``input_signature`` with unknown sizes declares which sizes are allowed;
     each size still has its own program.
@@ -422,10 +458,13 @@ def function(
     >>> step.experimental_get_tracing_count()
     1
     """
-    make: Callable[[Callable[..., Any]], Function] = Function
+    if compiler_options is not None:
+        compiler_options = checked_options(compiler_options)
+    make: Callable[[Callable[..., Any]], Function]
+    make = functools.partial(Function, compiler_options=compiler_options)
     if input_signature is not None:
         # Imported lazily: few functions declare an input signature.
         from stratagem._src.execution.function_with_signature import with_signature
 
-        make = with_signature(input_signature)
+        make = with_signature(input_signature, compiler_options)
     return make if func is None else make(func)

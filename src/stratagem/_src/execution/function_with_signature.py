@@ -11,6 +11,7 @@ import jax
 
 from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.execution.compiler_options import CompilerOptions
 from stratagem._src.execution.function import Function
 from stratagem._src.execution.input_signature import InputSignature, check_specs
 
@@ -24,6 +25,7 @@ class FunctionWithSignature(Function):
         python_function: The function.
         specs: The ``input_signature``.
         parameters: The parameters of the function, if ``inspect.signature`` does not return the right ones.
+        compiler_options: Flags of XLA for its programs.
     """
 
     def __init__(
@@ -31,8 +33,9 @@ class FunctionWithSignature(Function):
         python_function: Callable[..., Any],
         specs: Sequence[Any],
         parameters: inspect.Signature | None = None,
+        compiler_options: CompilerOptions | None = None,
     ) -> None:
-        super().__init__(python_function)
+        super().__init__(python_function, compiler_options)
         self._specs = specs
         self._parameters = parameters
 
@@ -44,7 +47,7 @@ class FunctionWithSignature(Function):
 
     @functools.cached_property
     def _in_replica(self) -> Function:
-        return Function(self.replica_function)
+        return Function(self.replica_function, self._compiler_options)
 
     @property
     def input_signature(self) -> Sequence[Any]:
@@ -54,6 +57,7 @@ class FunctionWithSignature(Function):
     @property
     def replica_function(self) -> Callable[..., Any]:
         """The Python function, which checks its arguments first."""
+        self._check_outermost()
         return _checked(self._python_function, self._input_signature)
 
     def method_of(self, instance: object) -> Callable[..., Any]:
@@ -80,7 +84,8 @@ class FunctionWithSignature(Function):
         return self._in_replica.run_in_replicas(strategy, args, kwargs)
 
     def _of_method(self, method: Callable[..., Any]) -> Function:
-        return FunctionWithSignature(method, self._specs, self._parameters_of_method())
+        parameters = self._parameters_of_method()
+        return FunctionWithSignature(method, self._specs, parameters, self._compiler_options)
 
     def _parameters_of_method(self) -> inspect.Signature:
         parameters = inspect.signature(self._python_function)
@@ -95,17 +100,22 @@ class FunctionWithSignature(Function):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the Python function and its signature."""
-        return FunctionWithSignature, (self._python_function, self._specs, self._parameters)
+        arguments = (self._python_function, self._specs, self._parameters, self._compiler_options)
+        return FunctionWithSignature, arguments
 
 
-def with_signature(specs: Sequence[Any]) -> Callable[[Callable[..., Any]], Function]:
+def with_signature(
+    specs: Sequence[Any], compiler_options: CompilerOptions | None = None
+) -> Callable[[Callable[..., Any]], Function]:
     """Returns a decorator that makes a ``FunctionWithSignature``.
 
     Raises:
         SignatureMismatchError: If ``specs`` is not a valid ``input_signature``.
     """
     check_specs(specs)
-    return lambda python_function: FunctionWithSignature(python_function, specs)
+    return lambda python_function: FunctionWithSignature(
+        python_function, specs, compiler_options=compiler_options
+    )
 
 
 def _checked(python_function: Callable[..., Any], signature: InputSignature) -> Callable[..., Any]:

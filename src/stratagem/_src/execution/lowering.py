@@ -11,6 +11,7 @@ from stratagem._src.core.errors import ContextError, OutOfRangeError, Unsupporte
 from stratagem._src.core.types import PyTree
 from stratagem._src.execution.build import trace_program
 from stratagem._src.execution.call_signature import CallInputs
+from stratagem._src.execution.compiler_options import CompilerOptions
 from stratagem._src.execution.draws import Draw, put_back
 from stratagem._src.execution.function_frame import LoopsOverDataset, UncaughtEndOfData
 from stratagem._src.execution.input_placement import place_on
@@ -23,7 +24,12 @@ from stratagem._src.variables import frames
 __all__ = ["lower_call", "lower_jitted"]
 
 
-def lower_call(python_function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+def lower_call(
+    python_function: Callable[..., Any],
+    args: Any,
+    kwargs: dict[str, Any],
+    options: CompilerOptions | None = None,
+) -> Any:
     """Returns the ``jax.stages.Lowered`` of the program that a call would run.
 
     Variables that the function creates are created; nothing else changes, and no element is consumed.
@@ -43,9 +49,9 @@ def lower_call(python_function: Callable[..., Any], args: Any, kwargs: dict[str,
             "different shapes, with which it runs eagerly. Pass an iterator, or arrays of one shape."
         )
     try:
-        program = trace_program(python_function, inputs, may_create=True)
+        program = trace_program(python_function, inputs, options, may_create=True)
         if program is None:  # it created its variables
-            program = trace_program(python_function, inputs, may_create=False)
+            program = trace_program(python_function, inputs, options, may_create=False)
     except LoopsOverDataset:
         raise UnsupportedError(
             "Only a call that runs as one program can be lowered, but this function loops over a dataset, "

@@ -11,6 +11,7 @@ from typing import Any
 from stratagem._src.core.types import Jaxpr, PyTree
 from stratagem._src.execution.buffer_donation import HeldVariables
 from stratagem._src.execution.callbacks import wait_for_callbacks
+from stratagem._src.execution.compiler_options import CompilerOptions
 from stratagem._src.execution.draws import Draw
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.traced_function import TracedFunction
@@ -103,12 +104,15 @@ class MultiProcessProgram(Program):
         return self._structure.unflatten([view(leaf.build(outputs)) for leaf in self._results])
 
 
-def identify_program(traced: TracedFunction, used: Sequence[int]) -> ProgramIdentity | None:
+def identify_program(
+    traced: TracedFunction, used: Sequence[int], options: CompilerOptions | None = None
+) -> ProgramIdentity | None:
     """Returns what identifies a program in all processes, or ``None`` if each can run it alone.
 
     Args:
         traced: The traced function.
         used: The positions of the variables that the program uses.
+        options: Flags of XLA for the program, by which it may order its collectives.
     """
     if traced.group is None or not traced.group.spans_processes:
         return None
@@ -118,16 +122,19 @@ def identify_program(traced: TracedFunction, used: Sequence[int]) -> ProgramIden
     jaxpr = jaxpr.replace(invars=kept, debug_info=jaxpr.debug_info.with_unknown_names())
     text = str(jaxpr)
     split = [variables[i].program_shard_dim for i in used]
+    flags = sorted((options or {}).items())
     if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
         return None
     avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())
     # The text of a jaxpr contains addresses of functions, which differ between processes.
-    content = f"{_ADDRESS.sub('', text)} {split}"
+    content = f"{_ADDRESS.sub('', text)} {split}{flags or ''}"
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return ProgramIdentity(f"{traced.name}({avals})", digest, lambda: _listing(jaxpr, split))
+    return ProgramIdentity(f"{traced.name}({avals})", digest, lambda: _listing(jaxpr, split, flags))
 
 
-def _listing(jaxpr: Jaxpr, split: Sequence[int | None]) -> list[ProgramLine]:
+def _listing(
+    jaxpr: Jaxpr, split: Sequence[int | None], flags: Sequence[tuple[str, object]]
+) -> list[ProgramLine]:
     """Returns the text of a program line by line, with source locations in the user's code."""
     compared = [_ADDRESS.sub("", line) for line in str(jaxpr).splitlines()]
     shown = jaxpr.pretty_print(source_info=True).splitlines()
@@ -135,4 +142,5 @@ def _listing(jaxpr: Jaxpr, split: Sequence[int | None]) -> list[ProgramLine]:
         shown = compared
     lines = [ProgramLine(*pair) for pair in zip(compared, shown, strict=True)]
     variables = f"variables sharded along the dimensions {list(split)}"
-    return [*lines, ProgramLine(variables, variables)]
+    options = f"compiler options {list(flags)}"
+    return [*lines, ProgramLine(variables, variables), ProgramLine(options, options)]

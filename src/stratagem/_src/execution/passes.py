@@ -40,6 +40,7 @@ __all__ = [
     "apply_passes",
     "evaluate",
     "rewrite_for_platform",
+    "rewrites_are_on",
 ]
 
 REWRITES_VARIABLE = "STRATAGEM_REWRITES"
@@ -186,9 +187,14 @@ def rewrite_for_platform(jaxpr: Jaxpr, platform: str) -> Jaxpr:
     Only XLA's CPU compiler needs it: those of accelerators choose the layout of a product themselves. A
     program that later runs on other devices stays right.
     """
-    if platform != "cpu" or os.environ.get(REWRITES_VARIABLE) == "0":
+    if platform != "cpu" or not rewrites_are_on():
         return jaxpr
     return remove_transposed_dots(jaxpr)
+
+
+def rewrites_are_on() -> bool:
+    """Returns whether programs may be changed for speed."""
+    return os.environ.get(REWRITES_VARIABLE) != "0"
 
 
 def apply_passes(passes: Sequence[Pass[Context]], jaxpr: Jaxpr, context: Context) -> Jaxpr:
