@@ -136,8 +136,10 @@ def test_a_path_without_extension_is_a_directory(model, tmp_path):
     path = tmp_path / "model"
     tf.saved_model.save(model, path)
     model.save(path, options=tf.saved_model.SaveOptions("/job:localhost"))
-    with pytest.raises(tf.errors.NotFoundError):
-        tf.saved_model.load(path)  # not what was there before
+    model.layers[-1].kernel.assign(np.ones((3, 1)))
+    model.save(path)
+    program = tf.saved_model.load(path)  # not what was there before
+    np.testing.assert_allclose(program.signatures["serving_default"](X), model(X), rtol=1e-6)
     loaded = keras.models.load_model(path, options=tf.saved_model.LoadOptions())
     np.testing.assert_array_equal(loaded(X), model(X))
     model.save(path, save_format="tf")
@@ -145,6 +147,38 @@ def test_a_path_without_extension_is_a_directory(model, tmp_path):
         model.save(tmp_path / "model.zip")
     with pytest.raises(tf.errors.InvalidArgumentError, match="'/job:ps'"):
         tf.saved_model.SaveOptions("/job:ps")
+
+
+def test_a_checkpoint_callback_saves_in_a_directory(model, tmp_path):
+    callback = keras.callbacks.ModelCheckpoint(tmp_path / "in" / "ckpt", save_best_only=False)
+    model.fit(X, Y, verbose=0, epochs=2, callbacks=[callback])
+    loaded = keras.models.load_model(tmp_path / "in" / "ckpt")
+    np.testing.assert_array_equal(loaded(X), model(X))
+    for name, weights_only in (("{loss:.2f}", False), ("ckpt.zip", False), ("ckpt", True)):
+        with pytest.raises(ValueError, match="must end in"):
+            keras.callbacks.ModelCheckpoint(name, save_weights_only=weights_only)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_a_subclassed_model_is_saved_with_the_input_of_its_first_call(tmp_path, caplog):
+    model = Subclassed()
+    assert model.save_spec() is None
+    tf.saved_model.save(model, tmp_path / "model")
+    assert "has not been called yet" in caplog.text
+    assert not tf.saved_model.load(tmp_path / "model").signatures
+    expected = model(X)
+    (spec,), named = model.save_spec()
+    assert (spec, named) == (tf.TensorSpec([None, 3]), {})
+    tf.saved_model.save(model, tmp_path / "model")
+    np.testing.assert_allclose(tf.saved_model.load(tmp_path / "model")(X), expected, rtol=1e-6)
 
 
 def test_tf_metrics_in_compile(tmp_path):

@@ -76,6 +76,14 @@ def test_layers_and_models_of_strings_work_in_datasets():
     assert [e.tolist() for e in by_model] == [[[1, 2], [0, 1]]]
 
 
+def test_an_input_of_the_dtype_tf_string():
+    words = keras.Input((2,), dtype=sg.string, name="words")
+    indices = layers.StringLookup(vocabulary=["a", "b"])(words)
+    model = keras.Model({"words": words}, indices)
+    rows = sg.data.Dataset.from_tensor_slices({"words": [["a", "b"], ["b", "z"]]})
+    assert [x.tolist() for x in rows.map(model).as_numpy_iterator()] == [[1, 2], [2, 0]]
+
+
 def test_a_compiled_step_cannot_look_up():
     lookup = layers.IntegerLookup(vocabulary=[5])
     with pytest.raises(ValueError, match=r"Dataset\.map"):

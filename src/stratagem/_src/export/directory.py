@@ -29,6 +29,7 @@ from stratagem._src.data.saved.spec_json import spec_from_json, spec_to_json
 __all__ = [
     "SavedSignature",
     "SavedWeight",
+    "is_keras_directory",
     "is_signature_name",
     "read_directory",
     "write_directory",
@@ -118,6 +119,14 @@ def _write(
         },
     }
     (directory / _INDEX).write_text(json.dumps(index, indent=1))
+
+
+def is_keras_directory(path: str | os.PathLike[str]) -> bool:
+    """Returns whether ``save`` of a Keras model wrote a directory, rather than ``write_directory``."""
+    directory = Path(path)
+    return not (directory / _INDEX).exists() and all(
+        (directory / name).is_file() for name in ("config.json", "metadata.json")
+    )
 
 
 def read_directory(

@@ -17,8 +17,12 @@ from stratagem._src.core.extras import install_hint
 from stratagem._src.core.io_options import LoadOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.execution.input_signature import InputSignature
-from stratagem._src.export.directory import SavedSignature, read_directory
-from stratagem._src.export.saving import DEFAULT_SIGNATURE
+from stratagem._src.export.directory import (
+    SavedSignature,
+    is_keras_directory,
+    read_directory,
+)
+from stratagem._src.export.saving import DEFAULT_SIGNATURE, exported
 from stratagem._src.jax_compat.stable_custom_calls import stable_custom_calls
 from stratagem._src.variables.variable import Variable
 
@@ -114,7 +118,7 @@ def load(
     A model is a program. Load models only from sources that you would install a library from.
 
     Args:
-        export_dir: The directory that ``save`` wrote.
+        export_dir: The directory that ``save``, or ``save`` of a Keras model, wrote.
         tags: Accepted for compatibility with TensorFlow, without effect.
         options: Accepted for compatibility with TensorFlow, without effect.
 
@@ -129,7 +133,13 @@ def load(
     Traceback (most recent call last):
     stratagem.errors.NotFoundError: There is no saved model in 'nowhere'.
     """
-    weights, saved = read_directory(export_dir)
+    if is_keras_directory(export_dir):
+        # Imported here because it needs Keras.
+        from stratagem._src.integrations.keras.loader import load_keras
+
+        weights, saved = exported(load_keras().saving.load_model(export_dir))
+    else:
+        weights, saved = read_directory(export_dir)
     for name, one in saved.items():
         if missing := set(one.weights) - set(weights):
             raise DataLossError(f"Signature {name!r} needs weights that are missing: {missing}.")
@@ -146,8 +156,8 @@ def load(
 
 def _deserialized(name: str, program: bytes) -> export.Exported:
     try:
-        exported = export.deserialize(bytearray(program))
-        foreign = _foreign_custom_calls(exported)
+        read = export.deserialize(bytearray(program))
+        foreign = _foreign_custom_calls(read)
     except ImportError as error:
         raise MissingExtraError(
             "Saving and loading models needs flatbuffers, which is not installed. "
@@ -162,7 +172,7 @@ def _deserialized(name: str, program: bytes) -> export.Exported:
             "arguments from the file. save() never writes these. If you trust its author, use "
             "jax.export.deserialize."
         )
-    return exported
+    return read
 
 
 def _foreign_custom_calls(exported: export.Exported) -> list[str]:

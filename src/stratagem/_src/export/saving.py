@@ -26,7 +26,7 @@ from stratagem._src.export.directory import (
 from stratagem._src.export.signature_trace import TracedSignature, trace_signature
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["DEFAULT_SIGNATURE", "save"]
+__all__ = ["DEFAULT_SIGNATURE", "exported", "save"]
 
 DEFAULT_SIGNATURE = "serving_default"
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -74,6 +74,24 @@ def save(
     >>> loaded([[1.0, 1.0], [2.0, 0.0]])
     Array([5., 4.], dtype=float32)
     """
+    traced, variables = _traced(obj, signatures)
+    commit = CollectiveCommit(variables, "saving a model")
+    commit.run_on_all(
+        lambda: (
+            write_directory(export_dir, *_contents(traced, variables))
+            if commit.worker == 0
+            else None
+        )
+    )
+
+
+def exported(model: Any) -> tuple[dict[str, SavedWeight], dict[str, SavedSignature]]:
+    """Returns the weights and signatures that ``save`` writes for a model."""
+    return _contents(*_traced(model, None))
+
+
+def _traced(obj: Any, signatures: Any) -> tuple[list[TracedSignature], list[Variable]]:
+    """Returns the functions to save, traced, and the variables that they read."""
     functions = _functions(obj, signatures)
     for name in functions:
         if not is_signature_name(name):
@@ -81,9 +99,7 @@ def save(
                 f"The name of a signature must consist of letters, digits and '_.-', got {name!r}."
             )
     traced = [trace_signature(name, fn, specs) for name, (fn, specs) in functions.items()]
-    variables = list({id(v): v for one in traced for v in one.variables}.values())
-    commit = CollectiveCommit(variables, "saving a model")
-    commit.run_on_all(lambda: _write(export_dir, traced, variables) if commit.worker == 0 else None)
+    return traced, list({id(v): v for one in traced for v in one.variables}.values())
 
 
 def _functions(obj: Any, signatures: Any) -> dict[str, tuple[Callable[..., Any], Sequence[Any]]]:
@@ -95,9 +111,9 @@ def _functions(obj: Any, signatures: Any) -> dict[str, tuple[Callable[..., Any],
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(obj, keras.Model):
         # Imported here because it needs Keras.
-        from stratagem._src.integrations.keras.serving import serving_function
+        from stratagem._src.integrations.keras.serving import serving_functions
 
-        return {DEFAULT_SIGNATURE: serving_function(obj)}
+        return dict(serving_functions(obj))
     found = {
         DEFAULT_SIGNATURE if name == "__call__" else name: _with_specs(name, function)
         for name in dir(obj)
@@ -123,9 +139,9 @@ def _with_specs(name: str, function: Any) -> tuple[Callable[..., Any], Sequence[
     return function.python_function, specs
 
 
-def _write(
-    path: str | os.PathLike[str], traced: Sequence[TracedSignature], variables: Sequence[Variable]
-) -> None:
+def _contents(
+    traced: Sequence[TracedSignature], variables: Sequence[Variable]
+) -> tuple[dict[str, SavedWeight], dict[str, SavedSignature]]:
     weights: dict[str, SavedWeight] = {}
     name_of: dict[int, str] = {}
     for variable in variables:
@@ -136,8 +152,7 @@ def _write(
             if id(constant) not in name_of:
                 name = name_of[id(constant)] = _free_name("constant", weights)
                 weights[name] = SavedWeight(np.asarray(constant), trainable=False)
-    signatures = {one.name: _exported(one, name_of, weights) for one in traced}
-    write_directory(path, weights, signatures)
+    return weights, {one.name: _exported(one, name_of, weights) for one in traced}
 
 
 def _free_name(wanted: str, taken: Mapping[str, Any]) -> str:
@@ -164,9 +179,9 @@ def _exported(
         name: jax.ShapeDtypeStruct(weights[name].value.shape, weights[name].value.dtype)
         for name in used
     }
-    exported = export.export(jax.jit(program), platforms=_PLATFORMS)(taken, *signature.avals)
+    made = export.export(jax.jit(program), platforms=_PLATFORMS)(taken, *signature.avals)
     try:
-        serialized = exported.serialize(vjp_order=1)
+        serialized = made.serialize(vjp_order=1)
     except ImportError as error:
         raise MissingExtraError(
             "Saving and loading models needs flatbuffers, which is not installed. "

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import shutil
 from collections.abc import Callable
@@ -19,9 +20,15 @@ from stratagem._src.core.io_options import LoadOptions, SaveOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.integrations.keras.dataset_creator import DatasetCreator
 from stratagem._src.integrations.keras.host_layer import batches_of
-from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
+from stratagem._src.integrations.keras.keras_internals import (
+    DTYPE_NAMES,
+    Argument,
+    KerasModel,
+    KerasObject,
+)
 from stratagem._src.integrations.keras.lookup_layers import Hashing, IntegerLookup, StringLookup
 from stratagem._src.integrations.keras.model_evaluator import ModelEvaluator
+from stratagem._src.integrations.keras.serving import input_specs
 from stratagem._src.integrations.keras.text_vectorization import TextVectorization
 from stratagem._src.telemetry.summary.recording import histogram, image, scalar
 from stratagem._src.telemetry.summary.recording_state import record_if
@@ -55,6 +62,9 @@ def install_keras2_names() -> None:
     keras.utils.experimental = SimpleNamespace(DatasetCreator=DatasetCreator)
     keras.utils.SidecarEvaluator = ModelEvaluator
     keras.experimental = SimpleNamespace(SidecarEvaluator=ModelEvaluator)
+    keras.Model.save_spec = _save_spec
+    # The dtype of strings, tf.string, is NumPy's object dtype.
+    DTYPE_NAMES[np.dtype(object)] = "string"
 
 
 def _found_in_tf_keras(module: ModuleType, fuller: str) -> Callable[[str], Any]:
@@ -83,6 +93,14 @@ def _reset_states(self: KerasObject) -> None:
     self.reset_state()
 
 
+def _save_spec(self: KerasModel, dynamic_batch: bool = True) -> tuple[Any, dict[str, Any]] | None:
+    """Returns the specs of the arguments that it is saved with; ``None`` if it was not called yet."""
+    specs = input_specs(self)
+    if specs is None:
+        return None
+    return (specs[0] if len(specs) == 1 else specs,), {}
+
+
 _SAVE = keras.Model.save
 _LOAD = keras.saving.load_model
 
@@ -94,6 +112,7 @@ def save_in_directories() -> None:
     it.
     """
     keras.Model.save = _save
+    keras.callbacks.ModelCheckpoint.__init__ = _init_model_checkpoint
     keras.saving.load_model = keras.models.load_model = _load
 
 
@@ -118,6 +137,24 @@ def _save(
             # Keras fails if an older model left this directory, because it creates it.
             shutil.rmtree(os.path.join(filepath, "assets"), ignore_errors=True)
     _SAVE(model, filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+
+
+_INIT_MODEL_CHECKPOINT = keras.callbacks.ModelCheckpoint.__init__
+
+
+@functools.wraps(_INIT_MODEL_CHECKPOINT)
+def _init_model_checkpoint(
+    callback: KerasObject, filepath: Argument, *args: Argument, **kwargs: Argument
+) -> None:
+    given = inspect.signature(_INIT_MODEL_CHECKPOINT).bind(callback, filepath, *args, **kwargs)
+    path = os.fspath(filepath)
+    # Placeholders such as {loss:.2f} may put a dot into the name.
+    is_directory = "." not in os.path.basename(path)
+    if not is_directory or given.arguments.get("save_weights_only"):
+        _INIT_MODEL_CHECKPOINT(callback, filepath, *args, **kwargs)
+        return
+    _INIT_MODEL_CHECKPOINT(callback, f"{path}.keras", *args, **kwargs)
+    callback.filepath = path
 
 
 @functools.wraps(_LOAD)

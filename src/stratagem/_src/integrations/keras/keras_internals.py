@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import keras
+from keras.src.backend.common.dtypes import PYTHON_DTYPES_MAP as DTYPE_NAMES
 from keras.src.backend.common.masking import get_keras_mask as mask_of
 from keras.src.backend.common.masking import set_keras_mask as set_mask
 from keras.src.backend.common.stateless_scope import get_stateless_scope
@@ -33,6 +34,7 @@ __all__ = [
     "CALL_LAYER",
     "CLEAR_LOSSES",
     "COMMON_VARIABLE",
+    "DTYPE_NAMES",
     "LAYER_NEW",
     "LOOK_UP",
     "MAYBE_BUILD",
@@ -53,6 +55,7 @@ __all__ = [
     "KerasOptimizer",
     "KerasVariable",
     "Logs",
+    "build_shapes_of",
     "checkpointed_arrays",
     "current_stateless_scope",
     "in_stateless_scope",
@@ -180,3 +183,8 @@ def replace_abstract_state(function: Callable[..., Any]) -> None:
 def checkpointed_arrays(path: str) -> Any:
     """Returns the shapes and dtypes of the arrays that ``OrbaxCheckpoint`` saved at ``path``."""
     return _saving_api.ocp.pytree_metadata(path, checkpointable_name="pytree").metadata
+
+
+def build_shapes_of(model: KerasModel) -> dict[str, Any]:
+    """Returns the shapes of the arrays that a model was first called with, by argument."""
+    return getattr(model, "_build_shapes_dict", None) or {}
