@@ -96,6 +96,29 @@ def _all_sharded():
     return sg.distribute.experimental.FullySharded(min_size=1)
 
 
+class _AnyDim(sg.distribute.experimental.ShardingRules):
+    """Shards every variable along its first dim that two devices divide."""
+
+    def __init__(self):
+        super().__init__({}, axes={"tensor": 2})
+
+    def rule_of(self, path):
+        return "any"
+
+    def layout_of(self, path, rule, shape):
+        dim = next((dim for dim, size in enumerate(shape) if size % 2 == 0), None)
+        return () if dim is None else ((),) * dim + (("tensor",),)
+
+
+@functools.cache
+def _any_dim():
+    return _AnyDim()
+
+
+def _laid_out():
+    return sg.distribute.MirroredStrategy(_cpus(4), sharding_rules=_any_dim())
+
+
 SUBJECTS = {
     "default": _subject(sg.distribute.get_strategy, *TOPICS, replicas=False, places=False),
     "mirrored2": _subject(lambda: _mirrored(2), *TOPICS),
@@ -128,6 +151,8 @@ SUBJECTS = {
     "central1": _subject(lambda: sg.distribute.CentralStorageStrategy(_cpus(1)), replicas=False),
     # Variables are in other processes, and functions talk to those.
     "parameter_server2": _subject(lambda: parameter_server_strategy(2), "calls", "variables"),
+    # Each replica has two devices, over which variables are sharded.
+    "mirrored2_laid_out": _subject(_laid_out),
 }
 
 NAMES = frozenset(SUBJECTS)
@@ -140,6 +165,9 @@ if IN_WORKERS:
         "workers": _subject(_workers, "collectives", "input", "variables"),
         "workers_sharded": _subject(_workers, placement=_all_sharded),
     }
+
+_EVERY = {"mirrored2_laid_out": 8}
+"""Strategies that differ little from another: the share of the tests that they run in ``make test``."""
 
 RUNS_EVERY_COMBINATION = "mirrored2"
 """Runs all combinations of parameters that are spread over the strategies, and both ways to execute."""
@@ -186,4 +214,4 @@ def runs_test(name, test):
         test: The name of the test's function.
     """
     turn = list(SUBJECTS).index(name) + zlib.crc32(test.encode()) // 2
-    return IN_WORKERS or name == RUNS_EVERY_COMBINATION or turn % 2 == 0
+    return IN_WORKERS or name == RUNS_EVERY_COMBINATION or turn % _EVERY.get(name, 2) == 0

@@ -124,6 +124,9 @@ def test_results_of_one_run_are_arguments_of_the_next(strategy, execute, local):
     ]
 
 
+@pytest.mark.not_on(
+    "mirrored2_laid_out", reason="a step without layouts is traced again without them"
+)
 def test_run_of_a_function_is_compiled_once(strategy, local):
     traces = []
 

@@ -49,6 +49,7 @@ BREADTH = {
     "saved_models",
     "security",
     "sharded_state",
+    "sharding_rules",
     "slurm",
     "summaries",
     "tensorflow_names",

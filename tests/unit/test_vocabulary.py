@@ -45,6 +45,7 @@ TERMS = {
         "tensor parallelism",
         "peak memory",
     ],
+    "sharding_rules": ["GSPMD", "tensor parallelism", "HSDP", "MaxText", "LayoutMap", "FSDP"],
     "training": [
         "gradient accumulation",
         "gradient clipping",

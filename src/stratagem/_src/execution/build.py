@@ -130,10 +130,9 @@ def _output_shardings(
     if group is None:
         return {}
     splits = [None] if returns_token else [output.split for output in plan.outputs]
-    new_splits = [new.variable.program_shard_dim for new in plan.new_values]
-    shardings = tuple(
-        [group.program_sharding(group.named_sharding(split)) for split in part]
-        for part in (splits, new_splits)
+    shardings = (
+        [group.program_sharding(group.named_sharding(split)) for split in splits],
+        [new.variable.program_sharding(group) for new in plan.new_values],
     )
     return {"out_shardings": shardings}
 

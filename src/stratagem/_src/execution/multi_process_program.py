@@ -121,7 +121,7 @@ def identify_program(
     kept = [*(jaxpr.invars[i] for i in used), *jaxpr.invars[len(variables) :]]
     jaxpr = jaxpr.replace(invars=kept, debug_info=jaxpr.debug_info.with_unknown_names())
     text = str(jaxpr)
-    split = [variables[i].program_shard_dim for i in used]
+    split = [variables[i].program_layout for i in used]
     flags = sorted((options or {}).items())
     if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
         return None

@@ -105,7 +105,7 @@ class TracingFrame(StateFrame):
 
     def write(self, variable: Variable, value: Tensor) -> None:
         """Sets the traced value."""
-        self._values[id(variable)] = value
+        self._values[id(variable)] = variable.constrained(value)
         self.written[id(variable)] = variable
 
     def written_values(self) -> list[Any]:

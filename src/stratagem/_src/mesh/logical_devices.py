@@ -1,7 +1,8 @@
 """Replicas with several devices each (model parallelism), their logical devices.
 
-The mesh has the axis ``"replica"`` and, for the logical devices of a replica, one axis for each prime
-factor of their number: every way to shard an array into that many shards is then a choice of axes.
+The mesh has the axis ``"replica"`` and axes for the logical devices of a replica: those of the strategy's
+``ShardingRules``, or else one for each prime factor of their number, so that every way to shard an array
+into that many shards is a choice of axes.
 
 A replica that requests layouts is traced with ``"replica"`` as the only manual axis, and XLA partitions its
 work over the other axes. JAX and XLA support less in such programs. So a replica without layouts is traced
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 import operator
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,19 +26,26 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.errors import DeviceError, ShapeMismatchError
 from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.tracing import is_tracer
+from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.mesh.sharding_rules import Layout, ShardingRules, check_layout
 
 __all__ = [
     "PartitionedGroup",
     "check_partition",
     "group_of_assignment",
+    "group_with_rules",
     "grouped",
     "may_have_layouts",
     "num_logical_devices",
     "prime_factors",
+    "request_layouts",
     "tracing_alone",
     "tracing_replica",
+    "tracing_whole_batch",
+    "whole_batch_group",
 ]
 
 _layouts_requested = False
@@ -46,19 +57,28 @@ class PartitionedGroup(ReplicaGroup):
     ``devices`` has the first logical device of each replica, which runs eager operations.
 
     JAX equivalent: a ``jax.sharding.Mesh`` with one axis for data and others for the model.
+
+    Attributes:
+        rules: The strategy's sharding rules, if it has any.
     """
 
-    def __init__(self, logical_devices: tuple[tuple[jax.Device, ...], ...]) -> None:
+    def __init__(
+        self,
+        logical_devices: tuple[tuple[jax.Device, ...], ...],
+        rules: ShardingRules | None = None,
+    ) -> None:
         super().__init__(tuple(of_replica[0] for of_replica in logical_devices))
+        self.rules = rules
         self.logical_devices = logical_devices
         self.num_logical_devices = len(logical_devices[0])
         self.device_set = {device for of_replica in logical_devices for device in of_replica}
-        sizes = prime_factors(self.num_logical_devices)
-        self._logical_axes = {f"logical_{i}": size for i, size in enumerate(sizes)}
-        self.mesh = Mesh(
-            np.array(logical_devices).reshape(self.size, *sizes),
-            (REPLICA_AXIS, *self._logical_axes),
+        factors = prime_factors(self.num_logical_devices)
+        self._logical_axes = (
+            {f"logical_{i}": size for i, size in enumerate(factors)}
+            if rules is None
+            else rules.axes
         )
+        self.mesh = self._mesh_of(logical_devices)
         self.replicated = NamedSharding(self.mesh, PartitionSpec())
         self.sharded = NamedSharding(self.mesh, PartitionSpec(REPLICA_AXIS))
         self.serialize_programs = self.widens_bfloat16 = self.on_cpu
@@ -68,6 +88,14 @@ class PartitionedGroup(ReplicaGroup):
         self._check_processes()
         self._mesh_in_replica = self.mesh.abstract_mesh.update_axis_types(
             {REPLICA_AXIS: AxisType.Manual}
+        )
+
+    def _mesh_of(self, logical_devices: Sequence[Sequence[jax.Device]]) -> Mesh:
+        """Returns the mesh of some replicas."""
+        sizes = self._logical_axes.values()
+        return Mesh(
+            np.array(logical_devices).reshape(len(logical_devices), *sizes),
+            (REPLICA_AXIS, *self._logical_axes),
         )
 
     def _check_processes(self) -> None:
@@ -94,6 +122,8 @@ class PartitionedGroup(ReplicaGroup):
         shape = (self.size * pieces[0].shape[0], *pieces[0].shape[1:])
         return jax.make_array_from_single_device_arrays(shape, self.sharded, blocks)
 
+    # --- layouts of values ----------------------------------------------------------------------------
+
     def constrain(self, array: Tensor, num_parts: Sequence[int]) -> Any:
         """Returns ``array`` sharded over the logical devices, if the replica is traced with layouts.
 
@@ -101,17 +131,67 @@ class PartitionedGroup(ReplicaGroup):
             array: One replica's array.
             num_parts: The number of shards along each of its dims; empty to replicate it.
         """
-        global _layouts_requested
-        _layouts_requested = True
+        return self._constrain(array, PartitionSpec(*self._axes_for(num_parts)))
+
+    def constrain_layout(self, array: Tensor, layout: Layout, what: str = "an array") -> Any:
+        """Returns ``array`` with a layout, if it is traced with layouts; otherwise unchanged.
+
+        Args:
+            array: One replica's array; where the whole batch is traced, that of all replicas.
+            layout: The layout. The axis of the replicas has no effect on one replica's array.
+            what: What the array is, for messages.
+
+        Raises:
+            ShapeMismatchError: If the layout does not fit the shape.
+        """
+        assert self.rules is not None
+        whole_batch = whole_batch_group() is self
+        data = self.rules.data
+        sizes = {**self.rules.axes, data: self.size if whole_batch else 1}
+        check_layout(array.shape, layout, sizes, what)
+        layout = self._with_batch_axes(layout, array.shape, sizes)
+        renamed = {data: (REPLICA_AXIS,) if whole_batch else ()}
+        spec = [
+            tuple(name for axis in axes for name in renamed.get(axis, (axis,))) or None
+            for axes in layout
+        ]
+        return self._constrain(array, PartitionSpec(*spec))
+
+    def _with_batch_axes(
+        self, layout: Layout, shape: Sequence[int], sizes: Mapping[str, int]
+    ) -> Layout:
+        """Returns a layout whose batch dim is sharded over the batch axes too, if that is possible."""
+        assert self.rules is not None
+        data, used = self.rules.data, {axis for axes in layout for axis in axes}
+        dim = next((dim for dim, axes in enumerate(layout) if data in axes), None)
+        if dim is None or used & set(self.rules.batch):
+            return layout
+        axes = (*layout[dim], *self.rules.batch)
+        if shape[dim] % math.prod(sizes[axis] for axis in axes):
+            return layout
+        return (*layout[:dim], axes, *layout[dim + 1 :])
+
+    def constrain_batch(self, array: Tensor) -> Any:
+        """Returns a batch whose rows are sharded as the rules say; unchanged if they cannot be."""
+        rules = self.rules
+        if rules is None or not rules.batch or not array.ndim:
+            return array
+        if whole_batch_group() is self and array.shape[0] % self.size:
+            return array
+        return self.constrain_layout(array, ((rules.data,),))
+
+    def _constrain(self, array: Tensor, spec: PartitionSpec) -> Any:
+        request_layouts()
         # The result depends only on the mesh, which is part of the key of JAX's trace caches.
         mesh = jax.sharding.get_abstract_mesh()
         if mesh not in (self._mesh_in_replica, self.mesh.abstract_mesh):
             return array
-        spec = PartitionSpec(*self._axes_for(num_parts))
         return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
     def _axes_for(self, num_parts: Sequence[int]) -> list[tuple[str, ...]]:
         """Returns, for each number of shards, mesh axes whose sizes multiply to it."""
+        if self.rules is not None:
+            return self._named_axes_for(num_parts)
         # Every axis has a prime size, so each prime factor of a count takes one axis of that size.
         free = dict(self._logical_axes)
         chosen = []
@@ -124,14 +204,71 @@ class PartitionedGroup(ReplicaGroup):
             chosen.append(tuple(axes))
         return chosen
 
+    def _named_axes_for(self, num_parts: Sequence[int]) -> list[tuple[str, ...]]:
+        for dims in itertools.product(range(len(num_parts)), repeat=len(self._logical_axes)):
+            pairs = list(zip(self._logical_axes.items(), dims, strict=True))
+            sizes = [
+                math.prod(s for (_, s), d in pairs if d == dim) for dim in range(len(num_parts))
+            ]
+            if sizes == list(num_parts):
+                return [
+                    tuple(name for (name, _), d in pairs if d == dim)
+                    for dim in range(len(num_parts))
+                ]
+        if not num_parts:
+            return []
+        raise ShapeMismatchError(
+            f"The parts of each dim must be sizes of the axes {dict(self._logical_axes)}, got "
+            f"{list(num_parts)}. Use distribute.experimental.constrain(x, layout), which names them."
+        )
+
+    # --- arrays with a layout -------------------------------------------------------------------------
+
+    def layout_sharding(self, layout: Layout) -> NamedSharding:
+        """Returns the sharding of an array with a layout, replicated between the replicas."""
+        spec = PartitionSpec(*(axes or None for axes in layout))
+        return NamedSharding(self.replicated.mesh, spec)
+
+    def lay_out(self, value: Tensor, layout: Layout) -> jax.Array:
+        """Returns ``value`` as one array with a layout."""
+        sharding = self.layout_sharding(layout)
+        if isinstance(value, jax.Array) and value.sharding == sharding:
+            return value
+        return self._place(value, sharding)
+
+    def of_local_replica(self, array: jax.Array, index: int) -> jax.Array:
+        """Returns an array with a layout, as it is on the devices of one local replica."""
+        assert isinstance(array.sharding, NamedSharding)
+        devices = self._local_replicas[index]
+        by_device = {shard.device: shard.data for shard in addressable_shards(array)}
+        sharding = NamedSharding(self._mesh_of([devices]), array.sharding.spec)
+        blocks = [by_device[device] for device in devices]
+        return jax.make_array_from_single_device_arrays(array.shape, sharding, blocks)
+
+    def local_view(self, value: Tensor) -> Any:
+        """Returns an array that is equal in all replicas as one that this process can compute with."""
+        if (
+            self.spans_processes
+            and isinstance(value, jax.Array)
+            and not is_tracer(value)
+            and not value.is_fully_addressable
+            and isinstance(value.sharding, NamedSharding)
+            and not value.sharding.is_fully_replicated
+            and REPLICA_AXIS not in jax.tree.leaves(tuple(value.sharding.spec))
+        ):
+            return jax.device_put(self.of_local_replica(value, 0), self.local_devices[0])
+        return super().local_view(value)
+
     def __repr__(self) -> str:
         return f"PartitionedGroup({', '.join(self.device_names)}; {self.num_logical_devices} each)"
 
 
-def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> ReplicaGroup:
+def group_of_assignment(
+    logical_devices: Sequence[Sequence[jax.Device]], rules: ShardingRules | None = None
+) -> ReplicaGroup:
     """Returns the group of replicas with these logical devices each.
 
-    With one device for each replica it is the plain ``ReplicaGroup``, as in every other strategy.
+    With one device for each replica and no rules it is the plain ``ReplicaGroup``, as in other strategies.
 
     Raises:
         DeviceError: If replicas differ in their number of devices, or a device is in two of them.
@@ -147,7 +284,41 @@ def group_of_assignment(logical_devices: Sequence[Sequence[jax.Device]]) -> Repl
         raise DeviceError(
             f"Each device can be in one replica once, got {[list(map(str, r)) for r in assignment]}."
         )
-    return ReplicaGroup.of(devices) if counts[0] == 1 else _group(assignment)
+    if rules is None:
+        return ReplicaGroup.of(devices) if counts[0] == 1 else _group(assignment, None)
+    if counts[0] != rules.num_devices:
+        raise DeviceError(
+            f"A replica must have as many devices as the sizes of the axes {rules.axes} multiply to, "
+            f"{rules.num_devices}, got {counts[0]}. Change the sizes, or the devices of a replica."
+        )
+    return _group(assignment, rules)
+
+
+def group_with_rules(
+    devices: Sequence[jax.Device], devices_per_replica: int, rules: ShardingRules | None
+) -> ReplicaGroup:
+    """Returns the group of replicas with consecutive devices, as many as the rules say, if there are any.
+
+    Raises:
+        DeviceError: If the number of devices of a replica does not divide the number of devices, or both
+            arguments give it and differ.
+    """
+    if rules is None:
+        return grouped(devices, devices_per_replica)
+    if devices_per_replica not in (1, rules.num_devices):
+        raise DeviceError(
+            f"The axes of the sharding rules, {rules.axes}, give a replica {rules.num_devices} devices, "
+            f"got devices_per_replica={devices_per_replica}. Leave devices_per_replica out."
+        )
+    count = rules.num_devices
+    if len(devices) % count:
+        raise DeviceError(
+            f"The sizes of the axes {rules.axes} must multiply to a divisor of the number of devices, got "
+            f"{count} for {len(devices)} devices. Change the sizes or the devices."
+        )
+    return group_of_assignment(
+        [devices[i : i + count] for i in range(0, len(devices), count)], rules
+    )
 
 
 def grouped(devices: Sequence[jax.Device], devices_per_replica: int) -> ReplicaGroup:
@@ -168,6 +339,12 @@ def grouped(devices: Sequence[jax.Device], devices_per_replica: int) -> ReplicaG
 def num_logical_devices(group: ReplicaGroup) -> int:
     """Returns the number of devices of each replica."""
     return group.num_logical_devices if isinstance(group, PartitionedGroup) else 1
+
+
+def request_layouts() -> None:
+    """Notes that replicas may have layouts from now on."""
+    global _layouts_requested
+    _layouts_requested = True
 
 
 def may_have_layouts(group: ReplicaGroup) -> bool:
@@ -194,6 +371,29 @@ def tracing_alone(group: ReplicaGroup) -> contextlib.AbstractContextManager[Any]
     if not isinstance(group, PartitionedGroup):
         return contextlib.nullcontext()
     return jax.sharding.use_abstract_mesh(group.mesh.abstract_mesh)
+
+
+class _Traced(threading.local):
+    group: PartitionedGroup | None = None
+
+
+_traced = _Traced()
+
+
+@contextlib.contextmanager
+def tracing_whole_batch(group: PartitionedGroup) -> Iterator[None]:
+    """Returns the context in which a program for the batch of all replicas is traced, with layouts."""
+    before, _traced.group = _traced.group, group
+    try:
+        with tracing_alone(group):
+            yield
+    finally:
+        _traced.group = before
+
+
+def whole_batch_group() -> PartitionedGroup | None:
+    """Returns the replicas for whose whole batch this thread traces a program, if it does."""
+    return _traced.group
 
 
 def check_partition(shape: Sequence[int], num_parts: Sequence[int], num_devices: int) -> None:
@@ -243,8 +443,10 @@ def _as_array(part: Tensor) -> Any:
 
 
 @functools.cache
-def _group(logical_devices: tuple[tuple[jax.Device, ...], ...]) -> PartitionedGroup:
-    return PartitionedGroup(logical_devices)
+def _group(
+    logical_devices: tuple[tuple[jax.Device, ...], ...], rules: ShardingRules | None
+) -> PartitionedGroup:
+    return PartitionedGroup(logical_devices, rules)
 
 
 when_backend_ends(_group.cache_clear)

@@ -179,7 +179,9 @@ class ReplicaGroup:
 
     def shard_along(self, value: Tensor, dim: int) -> jax.Array:
         """Returns ``value`` as one array that is sharded along ``dim``."""
-        sharding = self.named_sharding(dim)
+        return self._place(value, self.named_sharding(dim))
+
+    def _place(self, value: Tensor, sharding: NamedSharding) -> jax.Array:
         if not self.spans_processes:
             return jax.device_put(value, sharding)
         # As in `replicate`.

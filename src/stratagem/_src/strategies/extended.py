@@ -37,6 +37,7 @@ from stratagem._src.variables.declared_shape import check_shape
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.fully_sharded import current_placement, placing
+from stratagem._src.variables.laid_out_variable import current_layout_source, laid_out_like
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counts_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -114,6 +115,9 @@ class StrategyExtended:
         """
         raise NotImplementedError
 
+    def check_rules(self) -> None:
+        """Checks that every sharding rule matches a variable; a no-op for strategies without rules."""
+
     def check_can_shard_variables(self, what: str) -> None:
         """Checks that variables can be sharded over the replicas.
 
@@ -154,7 +158,7 @@ class StrategyExtended:
         }
 
         # Read the thread-local blocks here: `make` may run in another thread than the replica's.
-        placement, once = current_placement(), counts_once()
+        placement, once, source = current_placement(), counts_once(), current_layout_source()
         if placement is not None:
             self.check_can_shard_variables(repr(placement))
 
@@ -162,9 +166,8 @@ class StrategyExtended:
             if options["synchronization"] is VariableSynchronization.ON_READ:
                 made = self._make_sync_on_read(initial_value=value, counts_once=once, **options)
             else:
-                with placing(
-                    placement or current_placement()
-                ):  # `placement` is the replica's thread's
+                # `placement` and `source` are the replica's thread's.
+                with placing(placement or current_placement()), laid_out_like(source):
                     made = self.make_variable(initial_value=value, **options)
             check_shape(made, shape)
             made.keep_constraint(constraint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 
@@ -11,23 +12,36 @@ from stratagem._src.collectives.cross_device_ops import CrossDeviceOps
 from stratagem._src.collectives.hierarchical_copy_all_reduce import HierarchicalCopyAllReduce
 from stratagem._src.collectives.nccl_all_reduce import NcclAllReduce
 from stratagem._src.collectives.reduction_to_one_device import ReductionToOneDevice
-from stratagem._src.core.errors import UnsupportedError
+from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
 from stratagem._src.core.types import PyTree
 from stratagem._src.jax_compat.host_device import on_host
 from stratagem._src.jax_compat.running_backends import running_backends
 from stratagem._src.mesh.devices import resolve_devices
-from stratagem._src.mesh.logical_devices import grouped, num_logical_devices
+from stratagem._src.mesh.logical_devices import (
+    PartitionedGroup,
+    group_with_rules,
+    num_logical_devices,
+)
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.mesh.sharding_rules import LayoutMap, ShardingRules
+from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.extended import StrategyExtended
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
+from stratagem._src.strategies.rule_matches import RuleMatches
 from stratagem._src.strategies.unsynchronized_workers import warn_if_unsynchronized
 from stratagem._src.variables.fully_sharded import current_placement
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.initial_array import initial_array
+from stratagem._src.variables.laid_out_variable import (
+    LaidOutVariable,
+    current_layout_source,
+    layout_for,
+)
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableSynchronization
 
-__all__ = ["MirroredExtended", "MirroredStrategy"]
+__all__ = ["MirroredExtended", "MirroredStrategy", "checked_rules"]
 
 
 _told: list[str] = []
@@ -48,6 +62,8 @@ class MirroredStrategy(LogicalDeviceLayouts):
             backend is not initialized yet.
         cross_device_ops: How values are reduced; default ``NcclAllReduce()``.
         devices_per_replica: Number of consecutive devices of each replica.
+        sharding_rules: How variables are sharded over the devices of a replica: ``ShardingRules``, or a
+            ``keras.distribution.LayoutMap``. Their axes give the number of devices of a replica.
 
     JAX equivalent: ``jax.shard_map`` over a mesh of the devices, with replicated parameters.
 
@@ -62,10 +78,12 @@ class MirroredStrategy(LogicalDeviceLayouts):
         devices: Iterable[str | jax.Device] | None = None,
         cross_device_ops: CrossDeviceOps | None = None,
         devices_per_replica: int = 1,
+        sharding_rules: ShardingRules | LayoutMap | None = None,
     ) -> None:
         had_started = bool(running_backends())
+        rules = checked_rules(sharding_rules)
         found = resolve_devices(devices)
-        group = grouped(found, devices_per_replica)
+        group = group_with_rules(found, devices_per_replica, rules)
         if devices is None:
             _tell_of_single_device(type(self).__name__, found, had_started=had_started)
         warn_if_unsynchronized(type(self).__name__)
@@ -75,6 +93,22 @@ class MirroredStrategy(LogicalDeviceLayouts):
 
 class MirroredExtended(StrategyExtended):
     """Puts a copy of every variable on every replica's device."""
+
+    def __init__(
+        self, container_strategy: Strategy, group: ReplicaGroup, cross_device_ops: CrossDeviceOps
+    ) -> None:
+        super().__init__(container_strategy, group, cross_device_ops)
+        rules = group.rules if isinstance(group, PartitionedGroup) else None
+        self._rule_matches = None if rules is None else RuleMatches(rules)
+
+    def check_rules(self) -> None:
+        """Checks that every sharding rule matches a variable, if there are rules and variables.
+
+        Raises:
+            InvalidArgumentError: If one does not.
+        """
+        if self._rule_matches is not None:
+            self._rule_matches.check()
 
     @property
     def num_logical_devices(self) -> int:
@@ -87,8 +121,10 @@ class MirroredExtended(StrategyExtended):
         return self._group.size > 1
 
     def make_variable(self, **options: PyTree) -> Variable:
-        """Returns a mirrored variable, or a fully sharded one in a ``FullySharded`` block."""
+        """Returns a mirrored variable; by sharding rules or ``FullySharded`` a sharded one."""
         options["synchronization"] = VariableSynchronization.ON_WRITE
+        if self._rule_matches is not None:
+            return self._make_by_rules(self._rule_matches, options)
         placement = current_placement()
         if placement is None or not self.shards_variables:
             return MirroredVariable(self._strategy, **options)
@@ -100,6 +136,19 @@ class MirroredExtended(StrategyExtended):
         if options["trainable"] is not False:
             self._check_sends_own_dtype()
         return FullyShardedVariable(self._strategy, **options)
+
+    def _make_by_rules(self, matches: RuleMatches, options: dict[str, Any]) -> Variable:
+        with on_host():  # the full value may not fit into the memory of one accelerator
+            value = initial_array(options["initial_value"], options["dtype"])
+        options["initial_value"] = value
+        source = current_layout_source()
+        if source is None:
+            layout = matches.layout_of(options["name"], value.shape)
+        else:
+            layout = layout_for(source, value.shape)
+        if layout is None:
+            return MirroredVariable(self._strategy, **options)
+        return LaidOutVariable(self._strategy, layout, **options)
 
     def _check_sends_own_dtype(self) -> None:
         options = self.gradient_options
@@ -116,6 +165,12 @@ class MirroredExtended(StrategyExtended):
         Raises:
             UnsupportedError: If not.
         """
+        if self._rule_matches is not None:
+            raise UnsupportedError(
+                f"{what} shards variables or state over the replicas, but {type(self._strategy).__name__} "
+                "was created with sharding_rules, which shard them over the devices of a replica. Leave "
+                'one of them out; rules with an axis such as "fsdp" have the same effect within a replica.'
+            )
         ops = type(self._cross_device_ops)
         if ops not in (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice):
             raise UnsupportedError(
@@ -123,6 +178,22 @@ class MirroredExtended(StrategyExtended):
                 f"{type(self._strategy).__name__} was created. Use NcclAllReduce, "
                 "HierarchicalCopyAllReduce or ReductionToOneDevice, or leave it out."
             )
+
+
+def checked_rules(rules: ShardingRules | LayoutMap | None) -> ShardingRules | None:
+    """Returns the sharding rules of a strategy, made from a Keras ``LayoutMap`` if it is one.
+
+    Raises:
+        InvalidArgumentError: If it is something else.
+    """
+    if rules is None or isinstance(rules, ShardingRules):
+        return rules
+    if hasattr(rules, "device_mesh") and hasattr(rules, "keys"):
+        return ShardingRules.from_layout_map(rules)
+    raise InvalidArgumentError(
+        f"sharding_rules must be ShardingRules or a keras.distribution.LayoutMap, got {rules!r}. Use for "
+        'example ShardingRules({"kernel": ("fsdp", "tensor")}, axes={"fsdp": 2, "tensor": 2}).'
+    )
 
 
 def check_cross_device_ops(ops: CrossDeviceOps | None) -> CrossDeviceOps:

@@ -18,8 +18,11 @@ from stratagem._src.core.communication_options import (
 )
 from stratagem._src.core.errors import DeviceError, InvalidArgumentError
 from stratagem._src.mesh.devices import resolve_devices
-from stratagem._src.mesh.logical_devices import grouped
+from stratagem._src.mesh.logical_devices import group_with_rules
+from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.mesh.sharding_rules import LayoutMap, ShardingRules
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
+from stratagem._src.strategies.mirrored import checked_rules
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 
 __all__ = ["ExperimentalMultiWorkerMirroredStrategy", "MultiWorkerMirroredStrategy"]
@@ -44,6 +47,8 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
         communication_options: Packing, the implementation, and the number of seconds that a step may wait
             for other workers (``timeout_seconds``; default 300).
         devices_per_replica: Number of a worker's devices of each replica, as in ``MirroredStrategy``.
+        sharding_rules: How variables are sharded over the devices of a replica, as in ``MirroredStrategy``.
+            All devices of a replica belong to one worker.
 
     Raises:
         UnavailableError: If a worker does not join in time.
@@ -62,13 +67,15 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
         cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
         devices_per_replica: int = 1,
+        sharding_rules: ShardingRules | LayoutMap | None = None,
     ) -> None:
+        self._rules = checked_rules(sharding_rules)
         options = communication_options or CommunicationOptions()
         resolver = cluster_resolver or resolve_cluster().resolver
         self._cluster_resolver = resolver or TFConfigClusterResolver()
         self.elastic_job: ElasticJob | None = _join(resolver, options)
         self._devices_per_replica = devices_per_replica
-        group = grouped(_devices(joined_cluster()), devices_per_replica)
+        group = self._group_of_devices()
         is_elastic = self.elastic_job is not None
         extended = MultiWorkerExtended(self, group, options, is_elastic=is_elastic)
         super().__init__(extended)
@@ -102,7 +109,10 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
         assert self.elastic_job is not None
         self.elastic_job.next_generation()
         assert isinstance(self._extended, MultiWorkerExtended)
-        self._extended.use_group(grouped(_devices(joined_cluster()), self._devices_per_replica))
+        self._extended.use_group(self._group_of_devices())
+
+    def _group_of_devices(self) -> ReplicaGroup:
+        return group_with_rules(_devices(joined_cluster()), self._devices_per_replica, self._rules)
 
     @property
     def cluster_resolver(self) -> ClusterResolver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from stratagem._src.execution.replicas.threads import ReplicaThreads
 from stratagem._src.execution.tracing_frame import TracingFrame
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh import process_settings as config
-from stratagem._src.mesh.logical_devices import tracing_alone
+from stratagem._src.mesh.logical_devices import PartitionedGroup, tracing_alone
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.replica_context import ReplicaContext
 from stratagem._src.values.host_arrays import copy_host_arrays, own_host_array
@@ -43,6 +44,7 @@ def call_for_each_replica(
     kwargs: dict[str, Any],
 ) -> Any:
     """Returns the merged results of ``fn`` in every replica of ``group``."""
+    strategy.extended.check_rules()
     frame = frames.current_frame()
     staged = frame is not None or under_jit()
     if frame is not None:
@@ -95,18 +97,23 @@ def _run_alone(
     if frame is not None:
         frame.use_group(group)
 
+    is_traced = frame is not None and _is_traced(frame)
+
     def component(leaf: Leaf) -> Any:
         if isinstance(leaf, PerReplica):
             check_size(leaf, group)
+            if is_traced and isinstance(group, PartitionedGroup):
+                return group.constrain_batch(leaf.values[0])
         if isinstance(leaf, (PerReplica, Mirrored)):
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
             return jax.device_put(leaf, group.devices[0])
         return own_host_array(leaf)
 
-    local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
+    with tracing_alone(group) if is_traced else contextlib.nullcontext():
+        local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
     with context.enter(context.Frame(strategy, replica)):
-        if frame is not None and _is_traced(frame):
+        if is_traced:
             with tracing_alone(group):
                 return fn(*local_args, **local_kwargs)
         if staged:

@@ -8,8 +8,10 @@ from stratagem._src.cluster.resolvers.tpu_cluster_resolver import TPUClusterReso
 from stratagem._src.control_plane.tpu_system import tpu_devices
 from stratagem._src.core.errors import DeviceError
 from stratagem._src.mesh.device_assignment import DeviceAssignment
-from stratagem._src.mesh.logical_devices import group_of_assignment
+from stratagem._src.mesh.logical_devices import group_of_assignment, group_with_rules
+from stratagem._src.mesh.sharding_rules import LayoutMap, ShardingRules
 from stratagem._src.strategies.logical_device_layouts import LogicalDeviceLayouts
+from stratagem._src.strategies.mirrored import checked_rules
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 
 __all__ = ["ExperimentalTPUStrategy", "TPUExtended", "TPUStrategy"]
@@ -32,6 +34,8 @@ class TPUStrategy(LogicalDeviceLayouts):
         experimental_device_assignment: Which cores belong to which replica.
         experimental_spmd_xla_partitioning: Programs are always partitioned with SPMD. ``True`` makes
             ``experimental_assign_to_logical_device`` an error, as in TensorFlow.
+        sharding_rules: How variables are sharded over the cores of a replica, as in ``MirroredStrategy``.
+            Without a device assignment a replica has consecutive cores, as many as the rules' axes say.
 
     Raises:
         CloudError: If JAX finds no TPU.
@@ -51,17 +55,19 @@ class TPUStrategy(LogicalDeviceLayouts):
         tpu_cluster_resolver: TPUClusterResolver | None = None,
         experimental_device_assignment: DeviceAssignment | None = None,
         experimental_spmd_xla_partitioning: bool = False,
+        sharding_rules: ShardingRules | LayoutMap | None = None,
     ) -> None:
+        rules = checked_rules(sharding_rules)
         assignment = experimental_device_assignment
         if assignment is not None and not isinstance(assignment, DeviceAssignment):
             raise DeviceError(
                 f"experimental_device_assignment must be a DeviceAssignment, got {assignment!r}. Make "
                 "one with tpu.experimental.DeviceAssignment.build(topology, ...)."
             )
-        group = group_of_assignment(
-            [(device,) for device in tpu_devices(tpu_cluster_resolver)]
+        group = (
+            group_with_rules(tuple(tpu_devices(tpu_cluster_resolver)), 1, rules)
             if assignment is None
-            else assignment.devices
+            else group_of_assignment(assignment.devices, rules)
         )
         self._resolver = tpu_cluster_resolver
         self._may_assign = not experimental_spmd_xla_partitioning

@@ -33,6 +33,7 @@ from stratagem._src.variables import frames
 from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded import MIN_SIZE, FullySharded, placing
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.laid_out_variable import laid_out_like
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
 from stratagem._src.variables.variable import Variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
@@ -100,7 +101,12 @@ class StateVariables:
         for place, name, leaf in zip(places, shown, leaves, strict=True):
             large = self._shard_state and leaf.size >= MIN_SIZE
             sharded = large or leaf.shape in sharded_shapes
-            with _scope_of(variables), placing(FullySharded(1) if sharded else None):
+            like = variables[place.number or 0] if variables else None
+            with (
+                _scope_of(variables),
+                placing(FullySharded(1) if sharded else None),
+                laid_out_like(like),
+            ):
                 held.append(self._make_variable(place, leaf, f"{self._name}/{name}"))
         self.held = held
         self.of = list(variables)

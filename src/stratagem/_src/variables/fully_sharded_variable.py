@@ -31,7 +31,7 @@ from stratagem._src.variables.shard_layout import ShardLayout
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 
-__all__ = ["FullyShardedVariable", "ShardedOperand"]
+__all__ = ["FullyShardedVariable", "ShardedOperand", "map_blocks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class FullyShardedVariable(AggregatingVariable):
             placed = self.place(operand)
         if update is updates.ASSIGN:
             return placed
-        return _map_blocks(update.apply, self._stored(), placed)
+        return map_blocks(update.apply, self._stored(), placed)
 
     def _updated_in(self, frame: frames.StateFrame, update: Update, operand: ArrayLike) -> Any:
         if update.sparse:
@@ -324,7 +324,7 @@ def _is_integer_scalar(key: ArrayLike) -> bool:
     return is_scalar and jnp.issubdtype(key.dtype, jnp.integer)
 
 
-def _map_blocks(fn: Callable[..., Any], *arrays: jax.Array) -> jax.Array:
+def map_blocks(fn: Callable[..., Any], *arrays: jax.Array) -> jax.Array:
     """Applies ``fn`` shard by shard to arrays with the same sharding, without communication."""
     blocks = zip(*([shard.data for shard in addressable_shards(a)] for a in arrays), strict=True)
     first = arrays[0]

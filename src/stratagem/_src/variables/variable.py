@@ -401,6 +401,19 @@ class Variable(
         return None
 
     @property
+    def program_layout(self) -> Any:
+        """How a program's array is sharded over replicas or their devices; ``None`` if it is not."""
+        return self.program_shard_dim
+
+    def program_sharding(self, group: ReplicaGroup) -> Any:
+        """Returns the sharding of the array that a program on ``group`` returns."""
+        return group.program_sharding(group.named_sharding(self.program_shard_dim))
+
+    def constrained(self, value: ArrayLike) -> Any:
+        """Returns a traced value with the layout that the variable has on a replica's devices, if any."""
+        return value
+
+    @property
     def program_shape(self) -> tuple[int, ...]:
         """Shape of the array that a program takes."""
         return tuple(dim or 0 for dim in self._shape)

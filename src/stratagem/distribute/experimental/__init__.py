@@ -9,8 +9,11 @@ from stratagem._src.core.communication_options import (
     CommunicationOptions,
 )
 from stratagem._src.core.lazy_names import lazy_names
+from stratagem._src.mesh.sharding_rules import ShardingRules
+from stratagem._src.strategies.constrain import constrain
 from stratagem._src.strategies.replica_context import ValueContext
 from stratagem._src.variables.fully_sharded import FullySharded
+from stratagem._src.variables.named_variables import named_variables
 
 if TYPE_CHECKING:
     from stratagem._src.checkpoint.preemption_handler import PreemptionCheckpointHandler
@@ -42,10 +45,13 @@ __all__ = [
     "PreemptionWatcher",
     "RowInitializer",
     "ShardedVariable",
+    "ShardingRules",
     "TPUStrategy",
     "TerminationConfig",
     "ValueContext",
+    "constrain",
     "coordinator",
+    "named_variables",
     "partitioners",
     "rpc",
 ]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from stratagem._src.core.errors import DeviceError
-from stratagem._src.core.types import Jaxpr, PyTreeDef
+from stratagem._src.core.types import Jaxpr, PyTreeDef, Tensor
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
 from stratagem._src.execution.replicas.channel import Channel
@@ -26,7 +26,11 @@ from stratagem._src.jax_compat.primitives import (
     VALUE_CALLBACKS,
 )
 from stratagem._src.jaxpr.walk import all_equations
-from stratagem._src.mesh.logical_devices import may_have_layouts, tracing_replica
+from stratagem._src.mesh.logical_devices import (
+    PartitionedGroup,
+    may_have_layouts,
+    tracing_replica,
+)
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.variables import frames
 from stratagem._src.variables.frames import StateFrame
@@ -62,7 +66,7 @@ class ReplicaCall:
         """
         remaining = iter(blocks)
         local = [
-            argument.static if argument.array is None else next(remaining)
+            argument.static if argument.array is None else self._laid_out(argument, next(remaining))
             for argument in self.arguments
         ]
         args, kwargs = jax.tree.unflatten(self.structure, local)
@@ -72,6 +76,12 @@ class ReplicaCall:
             result = self.fn(*args, **kwargs)
             frame.flush()
         return result
+
+    def _laid_out(self, argument: ReplicaArgument, block: Tensor) -> Any:
+        """Returns a replica's part of an input, with the layout that sharding rules give a batch."""
+        if argument.split is None or not isinstance(self.group, PartitionedGroup):
+            return block
+        return self.group.constrain_batch(block)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ import keras
 from keras.src.backend.common.dtypes import PYTHON_DTYPES_MAP as DTYPE_NAMES
 from keras.src.backend.common.masking import get_keras_mask as mask_of
 from keras.src.backend.common.masking import set_keras_mask as set_mask
+from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.stateless_scope import in_stateless_scope as _in_stateless_scope
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope as _in_symbolic_scope
@@ -57,6 +58,7 @@ __all__ = [
     "Logs",
     "build_shapes_of",
     "checkpointed_arrays",
+    "current_path",
     "current_stateless_scope",
     "in_stateless_scope",
     "in_symbolic_scope",

@@ -25,6 +25,7 @@ from stratagem._src.integrations.keras.keras_internals import (
     Argument,
     KerasLayer,
     KerasObject,
+    current_path,
     in_stateless_scope,
     mask_of,
     set_mask,
@@ -34,8 +35,11 @@ from stratagem._src.integrations.keras.owner_scope import creation_strategy, own
 from stratagem._src.integrations.keras.plain_variables import as_placed_variable
 from stratagem._src.integrations.keras.replicas import eager_replica_context, multi_replica_context
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
+from stratagem._src.mesh.logical_devices import PartitionedGroup
+from stratagem._src.mesh.sharding_rules import ShardingRules
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.central_storage import CentralExtended
+from stratagem._src.strategies.constrain import layout_group
 from stratagem._src.strategies.parameter_server import ParameterServerExtended
 from stratagem._src.tensorflow_api.random_seeds import set_seed
 from stratagem._src.variables import frames
@@ -100,7 +104,30 @@ def call_layer(layer: KerasLayer, *args: Argument, **kwargs: Argument) -> Any:
         if owner is not None:
             place = _place_of_weights(owner)
             args, kwargs = jax.tree.map(lambda leaf: _move_to(leaf, place), (args, kwargs))
-    return CALL_LAYER(layer, *args, **kwargs)
+    group = layout_group()
+    if group is None or group.rules is None:
+        return CALL_LAYER(layer, *args, **kwargs)
+    path = f"{current_path()}/{layer.name}/output".removeprefix("/")
+    return _laid_out_output(CALL_LAYER(layer, *args, **kwargs), path, group, group.rules)
+
+
+def _laid_out_output(
+    outputs: PyTree, path: str, group: PartitionedGroup, rules: ShardingRules
+) -> Any:
+    """Returns what a layer returns with the layout that the rules have for it, as under Keras's own."""
+    layout = rules.output_layout(path)
+    if layout is None:
+        return outputs
+
+    def lay_out(leaf: Leaf) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        laid_out, mask = group.constrain_layout(leaf, layout, f"the output {path!r}"), mask_of(leaf)
+        if mask is not None and laid_out is not leaf:
+            set_mask(laid_out, mask)
+        return laid_out
+
+    return jax.tree.map(lay_out, outputs)
 
 
 def _is_committed(leaf: Leaf) -> bool:

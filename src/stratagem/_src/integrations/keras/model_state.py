@@ -371,7 +371,7 @@ def _private_array(variable: KerasVariable, array: Tensor) -> Any:
 def _stored_form(twin: Variable, value: Tensor, group: ReplicaGroup) -> Any:
     """Returns a value as the variable stores it."""
     if isinstance(twin, MirroredVariable):
-        return group.replicate(value)
+        return twin.place(value)
     if not isinstance(twin, SyncOnReadVariable):
         return twin.place(group.local_view(value))
     if twin.aggregation is not VariableAggregation.SUM:

@@ -26,6 +26,7 @@ from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.central_variable import CentralVariable
 from stratagem._src.variables.distributed_variable import AggregatingVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.laid_out_variable import laid_out_like
 from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
@@ -63,7 +64,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         strategy: The strategy.
         twin: The ``stratagem.Variable``; ``None`` until Keras provides the initial value.
         taken: The location of the value while Keras runs steps; otherwise ``None``.
-        slot_of: For a slot of an optimizer, its variable, if that is on parameter servers.
+        slot_of: For a slot of an optimizer, its variable, if that is on parameter servers or laid out by
+            sharding rules.
     """
 
     strategy: Strategy
@@ -116,6 +118,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         """Returns the scope that puts an optimizer's slot where its variable is."""
         if self.slot_of is None:
             return contextlib.nullcontext()
+        if not isinstance(self.strategy.extended, ParameterServerExtended):
+            return laid_out_like(self.slot_of.twin)
         return self.strategy.extended.colocate_vars_with(self.slot_of.own_twin())
 
     def _twin_aggregation(self) -> VariableAggregation:

@@ -33,6 +33,7 @@ from stratagem._src.parameter_server.protocol.serialization import serialize
 from stratagem._src.parameter_server.server.server_function import DENSE_FUNCTION, ROW_FUNCTION
 from stratagem._src.strategies.parameter_server import ParameterServerExtended
 from stratagem._src.variables import frames, remote_batch
+from stratagem._src.variables.laid_out_variable import LaidOutVariable, laid_out_like
 from stratagem._src.variables.updates import update_on_server
 
 __all__ = ["add_slot", "apply_on_servers", "is_remote", "server_step_of", "slot_owner"]
@@ -55,10 +56,15 @@ def add_slot(
     *args: Argument,
     **kwargs: Argument,
 ) -> Any:
-    """Replaces ``Optimizer.add_variable_from_reference``: a slot is on the servers of its variable."""
+    """Replaces ``Optimizer.add_variable_from_reference``: a slot is where its variable is."""
     strategy = getattr(reference_variable, "strategy", None)
     if strategy is None or not isinstance(strategy.extended, ParameterServerExtended):
-        return ADD_SLOT(optimizer, reference_variable, *args, **kwargs)
+        twin = None if strategy is None else getattr(reference_variable, "twin", None)
+        with laid_out_like(twin):
+            slot = ADD_SLOT(optimizer, reference_variable, *args, **kwargs)
+        if isinstance(twin, LaidOutVariable):
+            slot.__dict__["slot_of"] = reference_variable
+        return slot
     if strategy.extended.is_on_worker:
         raise ContextError(
             f"Keras optimizer {optimizer.name!r} must be built before a function that uses it is sent to "

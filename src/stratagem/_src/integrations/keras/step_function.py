@@ -83,6 +83,7 @@ class StepFunction:
         self._returns_rows = returns_rows
         self.strategy = strategy
         self._group = strategy.replica_group
+        strategy.extended.check_rules()
         self._variables = self._variables_now()
         self._keyed = KeyedStep(step)
         self._program: StepProgram | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, NamedTuple
 
@@ -18,8 +18,10 @@ from stratagem._src.execution.lowering import lower_jitted
 from stratagem._src.execution.passes import rewrite_for_platform
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.mesh.dispatch_queue import QUEUE, dispatch
+from stratagem._src.mesh.logical_devices import PartitionedGroup, tracing_whole_batch
 from stratagem._src.mesh.process_monitor import ProgramIdentity, ProgramLine, process_monitor
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.partitioner.laid_out_program import lay_out_program
 from stratagem._src.partitioner.partitioned_program import partition
 from stratagem._src.variables.locking import STORAGE_LOCK
 
@@ -116,14 +118,20 @@ class StepProgram:
     def _compile(self, state: PyTree, batch: PyTree) -> _Prepared:
         """Compiles the step. The caller holds no lock."""
         examples = jax.tree.map(_example, (state, batch))
-        traced, shapes = jax.make_jaxpr(self._step, return_shape=True)(*examples)
+        group = self._group
+        split = [array.sharding == group.sharded for array in jax.tree.leaves(batch)]
+        laid_out = group if isinstance(group, PartitionedGroup) and group.rules else None
+        step = _with_layouts(self._step, split, laid_out) if laid_out else self._step
+        traced, shapes = jax.make_jaxpr(step, return_shape=True)(*examples)
         errors: list[BaseException] = []
         guarded, has_callbacks = guard_callbacks(traced.jaxpr, errors)
         guarded = rewrite_for_platform(guarded, self._group.platform)
         states, batches = jax.tree.leaves(state), jax.tree.leaves(batch)
-        split = [array.sharding == self._group.sharded for array in batches]
-        partitioned = partition(
-            traced.replace(jaxpr=guarded), [*[False] * len(states), *split], self._group
+        guarded_program = traced.replace(jaxpr=guarded)
+        partitioned = (
+            lay_out_program(guarded_program, states, laid_out)
+            if laid_out
+            else partition(guarded_program, [*[False] * len(states), *split], group)
         )
 
         donates = self._donate and not has_callbacks
@@ -136,6 +144,23 @@ class StepProgram:
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()
         arrays = [ProgramLine(line, line) for line in map(str, kinds)]
         return _Prepared(program, fingerprint, arrays, errors if has_callbacks else None)
+
+
+def _with_layouts(
+    step: Callable[..., Any], split: Sequence[bool], group: PartitionedGroup
+) -> Callable[..., Any]:
+    """Returns a step that is traced with layouts, those that sharding rules give a batch to begin with."""
+
+    def laid_out(state: PyTree, batch: PyTree) -> Any:
+        leaves, structure = jax.tree.flatten(batch)
+        with tracing_whole_batch(group):
+            leaves = [
+                group.constrain_batch(leaf) if is_split else leaf
+                for leaf, is_split in zip(leaves, split, strict=True)
+            ]
+            return step(state, jax.tree.unflatten(structure, leaves))
+
+    return laid_out
 
 
 class _Jitted:

@@ -75,7 +75,7 @@ class VariableSnapshot:
                 variable.restore_snapshot(variable.place(content))
             else:
                 if isinstance(content, np.ndarray):
-                    content = self.contents[number] = variable.group.replicate(content)
+                    content = self.contents[number] = variable.place(content)
                 variable.restore_snapshot(content)
             self.stored.append(variable.snapshot())
 
