@@ -22,6 +22,7 @@ from stratagem._src.data.tfrecord.example_message import (
     Int64List,
 )
 from stratagem._src.training.optimizer import Optimizer
+from stratagem._src.training.precision_policy import PrecisionPolicy
 from stratagem._src.training.progress import progress
 from stratagem._src.training.report import report
 
@@ -49,6 +50,7 @@ __all__ = [
     "Int64List",
     "JobDef",
     "Optimizer",
+    "PrecisionPolicy",
     "ServerDef",
     "SidecarEvaluator",
     "checkpoints_iterator",

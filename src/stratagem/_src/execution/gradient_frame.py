@@ -11,6 +11,7 @@ from stratagem._src.core.errors import VariableError
 from stratagem._src.core.types import (
     ArrayLike,
     Dataset,
+    DTypeLike,
     IntegerLike,
     PyTree,
     Tensor,
@@ -47,6 +48,7 @@ class GradientFrame(StateFrame):
         self.remote = RemoteAccess()
         self.taps = GradientTaps()
         self._tapped: set[int] = set()
+        self._compute_dtypes: dict[int, Any] = {}
         self._fetchable = parent is None or parent.is_innermost_trace()
         self._values: dict[int, Any] = {}
         self._shards_and_taps: dict[int, tuple[Any, Any]] = {}
@@ -77,6 +79,16 @@ class GradientFrame(StateFrame):
         self._values = {
             id(variable): value for variable, value in zip(variables, values, strict=True)
         }
+
+    def compute_in(self, dtype: DTypeLike, variables: Sequence[Variable]) -> None:
+        """Lets the function read ``variables`` in ``dtype``; gradients keep the dtype of the variables."""
+        self._compute_dtypes = dict.fromkeys(map(id, variables), dtype)
+
+    def as_computed(self, variable: Variable, value: Tensor) -> Any:
+        """Returns a value in the dtype that the function computes in."""
+        if id(variable) in self._compute_dtypes:
+            return value.astype(self._compute_dtypes[id(variable)])
+        return value if self.parent is None else self.parent.as_computed(variable, value)
 
     def differentiates_shards(self, variable: Variable) -> bool:
         """Returns whether a variable is differentiated with respect to its shards.

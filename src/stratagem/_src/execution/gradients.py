@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from stratagem._src.core import structures
 from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.indexed_slices import IndexedSlices
-from stratagem._src.core.types import PyTree, Tensor
+from stratagem._src.core.types import DTypeLike, PyTree, Tensor
 from stratagem._src.execution.gradient_frame import GradientFrame
 from stratagem._src.execution.replicas.replica_frame import ReplicaFrame
 from stratagem._src.values.regroup import is_array
@@ -25,7 +26,7 @@ from stratagem._src.variables.path_names import name_by_path
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["value_and_grad"]
+__all__ = ["Precision", "gradient_function", "value_and_grad"]
 
 
 def value_and_grad(
@@ -62,6 +63,32 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (18.0, 12.0)
     """
+    return gradient_function(fn, variables, has_aux, argnums)
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How a gradient is computed in mixed precision.
+
+    Attributes:
+        dtype: The dtype in which the function reads variables.
+        casts: Whether it reads a variable in that dtype.
+        loss_scale: Returns the factor by which the loss is multiplied; gradients are divided by it.
+    """
+
+    dtype: DTypeLike
+    casts: Callable[[Variable], bool]
+    loss_scale: Callable[[], Any] | None = None
+
+
+def gradient_function(
+    fn: Callable[..., Any],
+    variables: PyTree = None,
+    has_aux: bool = False,
+    argnums: int | Sequence[int] | None = None,
+    precision: Precision | None = None,
+) -> Callable[..., Any]:
+    """Like ``value_and_grad``, also in mixed precision."""
     if variables is None and argnums is None:
         argnums = 0
     numbers = [] if argnums is None else [argnums] if isinstance(argnums, int) else list(argnums)
@@ -88,6 +115,7 @@ def value_and_grad(
         kept: dict[str, Any] = {}
 
         own_args = _selected(args, numbers)
+        scale = None if precision is None or not precision.loss_scale else precision.loss_scale()
 
         def lifted(
             values: list[Any], taps: list[Any], anchors: list[Any], own_args: list[Any]
@@ -96,21 +124,32 @@ def value_and_grad(
             frame.tap_shards(by_shard, taps)
             if anchors:
                 frame.tap(remote, anchors[0])
+            if precision is not None:
+                frame.compute_in(precision.dtype, list(filter(precision.casts, unique.values())))
             with frames.enter(frame):
                 given = dict(enumerate(args)) | dict(zip(numbers, own_args, strict=True))
                 result = fn(*given.values(), **kwargs)
             value, aux = result if has_aux else (result, None)
+            if precision is not None:
+                value = _widened(value)
             aux_leaves, kept["structure"] = structures.flatten(aux)
             kept["aux"] = [None if is_array(leaf) else leaf for leaf in aux_leaves]
             arrays = [leaf for leaf in aux_leaves if is_array(leaf)]
             operands = [noted.operand for noted in frame.remote.updates]
-            return value, (arrays, frame.written_values(), operands)
+            scaled = value if scale is None else value * scale
+            # The unscaled loss is a result of its own: divided, an infinite one would not be recovered.
+            unscaled = None if scale is None else value
+            return scaled, (unscaled, arrays, frame.written_values(), operands)
 
         differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2, 3), has_aux=True)
         taps = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in by_shard]
         anchors = [np.float32(0)] if remote else []
         (value, kept_values), gradients_of = differentiated(values, taps, anchors, own_args)
-        (arrays, written, operands), (of_arguments, of_taps, _, of_own) = kept_values, gradients_of
+        unscaled, arrays, written, operands = kept_values
+        if scale is not None:
+            value = unscaled
+            gradients_of = jax.tree.map(lambda g: _unscaled(g, scale), gradients_of)
+        of_arguments, of_taps, _, of_own = gradients_of
         for variable, new_value in zip(frame.written.values(), written, strict=True):
             if parent is not None:
                 parent.check_writable(variable)
@@ -150,6 +189,16 @@ def value_and_grad(
         return (value, jax.tree.unflatten(kept["structure"], aux_leaves)), gradients
 
     return value_and_gradients
+
+
+def _widened(value: Tensor) -> Any:
+    """Returns a loss in float32, or in its own dtype if that is wider."""
+    return jnp.asarray(value).astype(jnp.promote_types(jnp.result_type(value), jnp.float32))
+
+
+def _unscaled(gradient: Tensor, scale: Tensor) -> Any:
+    wide = gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32)) / scale
+    return wide.astype(gradient.dtype)
 
 
 def _selected(args: Sequence[Any], numbers: Sequence[int]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike, GradientTransformation, PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.execution.gradients import value_and_grad
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.gradient_clipping import Clipping
@@ -31,6 +33,7 @@ from stratagem._src.training.local_optimizer_step import LocalOptimizerStep
 from stratagem._src.training.loss_scaling import LossScale
 from stratagem._src.training.optimizer_state import RestoredState, StateEntry
 from stratagem._src.training.optimizer_step import OptimizerStep, scaled
+from stratagem._src.training.precision_policy import PrecisionPolicy, differentiate_in
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
 from stratagem._src.training.summed_means import warn_of_large_sums
@@ -80,6 +83,9 @@ class Optimizer:
         gradient_reduction: How the gradients of the replicas are combined: ``"sum"``, or ``"mean"`` as
             PyTorch DDP and hand-written ``jax.lax.pmean`` do. No effect on gradients that are already
             reduced: in cross-replica context, or with ``experimental_aggregate_gradients=False``.
+        precision: Mixed precision for the method ``value_and_grad``: ``"mixed_bfloat16"``,
+            ``"mixed_float16"``, which has a dynamic loss scale, or a ``PrecisionPolicy``. Variables,
+            their gradients and the optimizer state stay in the dtype of the variables.
 
     >>> import optax
     >>> import stratagem as sg
@@ -108,7 +114,11 @@ class Optimizer:
         shard_state: bool = False,
         error_feedback: bool = False,
         gradient_reduction: str | ReduceOp = "sum",
+        precision: str | PrecisionPolicy | None = None,
     ) -> None:
+        policy = None if precision is None else PrecisionPolicy.of(precision)
+        if policy is not None and loss_scale is None:
+            loss_scale = policy.loss_scale
         if error_feedback and shard_state:
             raise InvalidArgumentError(
                 "error_feedback must be used without shard_state=True: it needs the memory of a full "
@@ -122,6 +132,7 @@ class Optimizer:
             None if loss_scale is None else LossScale.of(loss_scale),
             error_feedback,
             ReduceOp(gradient_reduction),
+            precision=policy,
         )
         self._set_up(ServerUpdates(self), recipe, name, shard_state)
 
@@ -157,6 +168,11 @@ class Optimizer:
     def transformation(self) -> Any:
         """The optax transformation, or the factory, that it was created with."""
         return self._recipe.transformation
+
+    @property
+    def precision(self) -> PrecisionPolicy | None:
+        """The precision policy, if it was created with one."""
+        return self._recipe.precision
 
     @property
     def variables(self) -> list[Variable]:
@@ -238,6 +254,11 @@ class Optimizer:
         """
         if self._recipe.loss_scale is None:
             return loss
+        if self.precision is not None:
+            raise InvalidArgumentError(
+                f"Optimizer {self.name!r} has a precision policy, whose value_and_grad scales the loss "
+                "itself, got scale_loss(). Pass the loss as it is, or use loss_scale without precision."
+            )
         if not self._here.built:
             raise VariableError(
                 f"Optimizer {self.name!r} has no loss scale yet. Call optimizer.build(variables) before "
@@ -245,6 +266,72 @@ class Optimizer:
             )
         scale = self._here.number("loss_scale", None).read_value()
         return jax.tree.map(lambda x: x * scale.astype(jnp.result_type(x)), loss)
+
+    def value_and_grad(
+        self,
+        fn: Callable[..., Any],
+        variables: PyTree,
+        has_aux: bool = False,
+        cast_argnums: int | Sequence[int] | None = None,
+    ) -> Callable[..., Any]:
+        """Like ``sg.value_and_grad``, in the precision of this optimizer.
+
+        With a ``precision`` ``fn`` reads ``variables`` in the compute dtype, and gets the floating-point
+        arrays of its first argument in it, too. The loss is returned in float32; gradients have the dtype
+        of their variables. With a loss scale the loss is multiplied by it before it is differentiated, and
+        the gradients are divided by it: what is returned is never scaled.
+
+        Args:
+            fn: Returns a scalar, or with ``has_aux`` a pair of a scalar and anything.
+            variables: Any structure of variables.
+            has_aux: Whether ``fn`` returns a pair.
+            cast_argnums: The arguments that are cast, one or several. Default: the first, the inputs.
+                Targets keep their dtype.
+
+        Returns:
+            A function with the arguments of ``fn`` that returns ``(value, gradients)``.
+
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> import stratagem as sg
+        >>> w = sg.Variable(jnp.ones(3))
+        >>> optimizer = sg.train.Optimizer(optax.sgd(0.1), precision="mixed_bfloat16")
+        >>> seen = []
+        >>> def loss(x):
+        ...     seen.append((w * x).dtype.name)
+        ...     return jnp.sum(w * x)
+        >>> value, gradient = optimizer.value_and_grad(loss, w)(jnp.ones(3))
+        >>> seen, value.dtype.name, gradient.dtype.name
+        (['bfloat16'], 'float32', 'float32')
+        """
+        policy = self.precision
+        if policy is None:
+            return value_and_grad(fn, variables, has_aux)
+        scales = self._recipe.loss_scale is not None
+        scale = self._current_scale if scales else None
+        differentiated = differentiate_in(policy, fn, variables, has_aux, cast_argnums, scale)
+        if not scales:
+            return differentiated
+
+        @functools.wraps(fn)
+        def build_and_differentiate(*args: PyTree, **kwargs: PyTree) -> Any:
+            self._build_everywhere(variables)
+            return differentiated(*args, **kwargs)
+
+        return build_and_differentiate
+
+    def _current_scale(self) -> Any:
+        return self._here.number("loss_scale", None).read_value()
+
+    def _build_everywhere(self, variables: PyTree) -> None:
+        """Creates the state, which has the loss scale, also from within a replica."""
+        if self._here.built:
+            return
+        replica = context.get_replica_context()
+        if replica is None or replica.num_replicas_in_sync == 1:
+            self.build(variables)
+        else:
+            replica.merge_per_replica("Optimizer.build", lambda *_: self.build(variables), [])
 
     # --- applying gradients ---------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from stratagem._src.core.types import ArrayLike, PyTree, Tensor
 from stratagem._src.training.gradient_clipping import NO_CLIPPING, Clipping
 from stratagem._src.training.keyless_transformation import KeylessTransformation
 from stratagem._src.training.loss_scaling import LossScale, all_finite
+from stratagem._src.training.precision_policy import PrecisionPolicy
 
 __all__ = ["OptimizerStep", "scaled"]
 
@@ -39,6 +40,7 @@ class OptimizerStep:
         error_feedback: Whether each replica keeps what rounding for the wire takes from its gradients, and
             adds it to the next ones.
         gradient_reduction: How the gradients of several replicas are combined: ``SUM`` or ``MEAN``.
+        precision: The precision policy, if any. With one, gradients are unscaled already.
     """
 
     transformation: Any
@@ -48,6 +50,7 @@ class OptimizerStep:
     loss_scale: LossScale | None = None
     error_feedback: bool = False
     gradient_reduction: ReduceOp = ReduceOp.SUM
+    precision: PrecisionPolicy | None = None
 
     def __post_init__(self) -> None:
         complete = hasattr(self.transformation, "init") and hasattr(self.transformation, "update")
@@ -125,8 +128,9 @@ class OptimizerStep:
         """Returns the next values of the variables, and the next state."""
         if self.loss_scale is None:
             return self._accumulate(gradients, state, values)
-        factor = 1 / state["loss_scale"]
-        gradients = [scaled(gradient, factor) for gradient in gradients]
+        if self.precision is None:
+            factor = 1 / state["loss_scale"]
+            gradients = [scaled(gradient, factor) for gradient in gradients]
         if not self.loss_scale.dynamic:
             return self._accumulate(gradients, state, values)
         scale = self.loss_scale

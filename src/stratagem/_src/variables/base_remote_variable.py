@@ -167,7 +167,10 @@ class BaseRemoteVariable(AggregatingVariable):
                 f"sparse_read() needs a variable with rows, but {self.name!r} is a scalar."
             )
         frame = frames.current_frame()
-        rows = self.rows_now(indices) if frame is None else frame.read_rows(self, indices)
+        if frame is None:
+            rows = self.rows_now(indices)
+        else:
+            rows = frame.as_computed(self, frame.read_rows(self, indices))
         return frames.record_read(self, rows, indices)
 
     def rows_now(self, indices: ArrayLike) -> jax.Array:

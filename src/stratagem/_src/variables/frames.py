@@ -89,6 +89,10 @@ class StateFrame(abc.ABC):
     def read(self, variable: Variable) -> Any:
         """Returns the variable's value in this frame."""
 
+    def as_computed(self, variable: Variable, value: ArrayLike) -> Any:
+        """Returns a value that user code reads in the dtype that it computes in (mixed precision)."""
+        return value
+
     def full_value(self, variable: FullyShardedVariable, row: ArrayLike | None = None) -> Any:
         """Returns the full value of a fully sharded variable, or one row of it."""
         value = self.read(variable)

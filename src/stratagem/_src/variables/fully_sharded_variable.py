@@ -157,7 +157,7 @@ class FullyShardedVariable(AggregatingVariable):
         if frames.records():
             recorded = self._recorded(frame, key)
             return super().__getitem__(key) if recorded is None else recorded
-        return frame.full_value(self, key)
+        return frame.as_computed(self, frame.full_value(self, key))
 
     def _value(self) -> Any:
         frame = frames.current_frame()
@@ -185,7 +185,9 @@ class FullyShardedVariable(AggregatingVariable):
     def _current_value(self) -> Any:
         self.check_own_replica()
         frame = frames.current_frame()
-        return super()._current_value() if frame is None else frame.full_value(self)
+        if frame is None:
+            return super()._current_value()
+        return frame.as_computed(self, frame.full_value(self))
 
     def _eager_value(self) -> Any:
         replica = self.check_own_replica()

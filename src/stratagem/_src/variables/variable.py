@@ -236,7 +236,7 @@ class Variable(
     def _current_value(self) -> Any:
         frame = frames.current_frame()
         if frame is not None:
-            return frame.read(self)
+            return frame.as_computed(self, frame.read(self))
         if under_jit():
             raise ContextError(
                 f"Variable {self.name!r} is read inside jax.jit (or lax.scan, jax.vmap, ...) outside "
