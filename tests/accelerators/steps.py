@@ -110,6 +110,7 @@ def ours(
     sharded: bool = False,
     shard_state: bool = False,
     whole_reads: bool = True,
+    rules: Any = None,
     **options: Any,
 ) -> Any:
     """Returns the lowered step of this library.
@@ -118,19 +119,20 @@ def ours(
         devices: The devices.
         params: The initial values.
         loss: The loss of some rows.
-        row: The shape of an example; each replica gets eight.
+        row: The shape of an example; there are eight for each device.
         sharded: Whether variables are fully sharded.
         shard_state: Whether only the optimizer state is.
         whole_reads: Whether a read takes a whole variable, and not one layer of it.
+        rules: Sharding rules.
         **options: More arguments of ``sg.function``.
     """
-    strategy = sg.distribute.MirroredStrategy(devices)
+    strategy = sg.distribute.MirroredStrategy(devices, sharding_rules=rules)
     with strategy.scope():
         if sharded:
             with sg.distribute.experimental.FullySharded(min_size=1024):
                 variables = {name: sg.Variable(value) for name, value in params.items()}
         else:
-            variables = {name: sg.Variable(value) for name, value in params.items()}
+            variables = {name: sg.Variable(value, name=name) for name, value in params.items()}
         optimizer = sg.train.Optimizer(ADAM, shard_state=shard_state, gradient_reduction="mean")
     held = list(variables.values())
 
@@ -148,8 +150,9 @@ def ours(
     def step(x: Any) -> Any:
         return strategy.reduce("MEAN", strategy.run(replica, args=(x,)))
 
+    per_replica = 8 * len(devices) // strategy.num_replicas_in_sync
     rows = strategy.experimental_distribute_values_from_function(
-        lambda _: np.zeros((8, *row), np.float32)
+        lambda _: np.zeros((per_replica, *row), np.float32)
     )
     return step.lower(rows)
 
@@ -202,11 +205,24 @@ def by_gspmd(
     loss: Loss,
     row: tuple[int, ...],
     place: Callable[[Any], Any] = lambda _: REPLICATED,
+    axes: dict[str, int] | None = None,
 ) -> Any:
-    """Returns the lowered step of the global batch, which XLA partitions."""
-    mesh = Mesh(np.array(devices), ("replica",))
+    """Returns the lowered step of the global batch, which XLA partitions.
+
+    Args:
+        devices: The devices.
+        params: The initial values.
+        loss: The loss of some rows.
+        row: The shape of an example.
+        place: Returns the layout of a parameter.
+        axes: The axes of a replica's devices; the first shards the batch too.
+    """
+    sizes = axes or {}
+    mesh = Mesh(np.array(devices).reshape(-1, *sizes.values()), ("replica", *sizes))
+    batch = NamedSharding(mesh, PartitionSpec(("replica", *list(sizes)[:1])))
 
     def step(params: Params, state: Any, x: Any) -> Any:
+        x = jax.lax.with_sharding_constraint(x, batch)
         value, gradients = jax.value_and_grad(loss)(params, x)
         updates, state = ADAM.update(gradients, state)
         return optax.apply_updates(params, updates), state, value

@@ -137,6 +137,36 @@ def test_a_gpu_gathers_the_weights_of_the_next_layer_during_a_layer(monkeypatch)
 
 
 @pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_sharding_rules_send_and_keep_what_a_mesh_of_three_axes_does(target):
+    axes = {"fsdp": 2, "tensor": 2}
+    rules = sg.distribute.experimental.ShardingRules(
+        {"qkv|up": ("fsdp", "tensor"), "out|down": ("tensor", "fsdp")}, axes=axes
+    )
+
+    def by_rules(*args):
+        return ours(*args, rules=rules)
+
+    def by_mesh(*args):
+        def place(array):
+            first = array.shape[0] < array.shape[1]  # of two layers: more columns than rows
+            return PartitionSpec(*(axes if first else reversed(axes)))
+
+        return by_gspmd(*args, place, axes)
+
+    own = compiled(by_rules, "unrolled", target)
+    by_hand = compiled(by_mesh, "unrolled", target)
+
+    sent, expected = payload(own.as_text()), payload(by_hand.as_text())
+    assert sent.keys() == expected.keys()
+    # Between replicas only shards of gradients, in float32; by hand XLA sums them in bfloat16.
+    assert F32 * MATRICES / 4 <= sent["all-reduce f32"] <= F32 * MATRICES / 4 + 2 * F32
+    assert sum(sent.values()) <= 1.06 * sum(expected.values())
+    # Values and both moments are sharded over the four devices of a replica.
+    assert memory(own)["donated"] == pytest.approx(3 * F32 * MATRICES / 4, rel=0.01)
+    assert memory(own)["temporary"] <= 1.1 * memory(by_hand)["temporary"]
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
 def test_metrics_that_synchronize_on_read_send_nothing(target):
     strategy = sg.distribute.MirroredStrategy(devices_of(target))
     with strategy.scope():

@@ -14,9 +14,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from stratagem._src.core.errors import DeviceError
+from stratagem._src.mesh.logical_devices import PartitionedGroup, group_of_assignment
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
+from stratagem._src.mesh.sharding_rules import ShardingRules
 
-__all__ = ["CompileOnlyGroup", "detached_error"]
+__all__ = ["CompileOnlyGroup", "CompileOnlyPartitionedGroup", "detached_error"]
 
 
 class CompileOnlyGroup(ReplicaGroup):
@@ -56,6 +58,34 @@ class CompileOnlyGroup(ReplicaGroup):
             sharding=self.program_sharding(sharding),
             weak_type=getattr(array, "weak_type", False),
         )
+
+
+class CompileOnlyPartitionedGroup(CompileOnlyGroup, PartitionedGroup):
+    """Replicas of several devices each that programs are compiled for, but cannot run on.
+
+    Args:
+        described: The devices of a ``jax.experimental.topologies`` description, for each replica.
+        rules: The strategy's sharding rules.
+    """
+
+    def __init__(
+        self, described: tuple[tuple[jax.Device, ...], ...], rules: ShardingRules | None
+    ) -> None:
+        count = len(described[0])
+        cpus = jax.local_devices(backend="cpu")[: len(described) * count]
+        self._on_cpus = tuple(
+            tuple(cpus[i : i + count]) for i in range(0, len(described) * count, count)
+        )
+        PartitionedGroup.__init__(self, self._on_cpus, rules)
+        self._use_mesh(self._mesh_of(described))
+        self.platform = described[0][0].platform
+        self.on_cpu = self.serialize_programs = self.widens_bfloat16 = False
+        self.local_device_names = self.device_names = tuple(str(of[0]) for of in described)
+
+    @property
+    def home(self) -> ReplicaGroup:
+        """The replicas on the CPU devices."""
+        return group_of_assignment(self._on_cpus, self.rules)
 
 
 def detached_error(group: ReplicaGroup) -> DeviceError:

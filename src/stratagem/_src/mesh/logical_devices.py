@@ -26,6 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from stratagem._src.core.errors import DeviceError, ShapeMismatchError
 from stratagem._src.core.types import Tensor
+from stratagem._src.jax_compat.compile_only_devices import is_compile_only
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.addressable_shards import addressable_shards
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
@@ -86,7 +87,12 @@ class PartitionedGroup(ReplicaGroup):
         self._local_replicas = logical_devices[here]
         self._local_copies = tuple(device for cores in self._local_replicas for device in cores)
         self._check_processes()
-        self._mesh_in_replica = self.mesh.abstract_mesh.update_axis_types(
+        self._use_mesh(self._mesh_of(logical_devices))
+
+    def _use_mesh(self, mesh: Mesh) -> None:
+        """Sets the devices that programs are compiled for."""
+        self.mesh = mesh
+        self._mesh_in_replica = mesh.abstract_mesh.update_axis_types(
             {REPLICA_AXIS: AxisType.Manual}
         )
 
@@ -446,6 +452,12 @@ def _as_array(part: Tensor) -> Any:
 def _group(
     logical_devices: tuple[tuple[jax.Device, ...], ...], rules: ShardingRules | None
 ) -> PartitionedGroup:
+    # Imported here, as in `replica_group`.
+    from stratagem._src.mesh.compile_only_group import CompileOnlyPartitionedGroup
+
+    # Without rules the caller lowers the program itself, with arrays of the described devices.
+    if rules is not None and is_compile_only(logical_devices[0][0]):
+        return CompileOnlyPartitionedGroup(logical_devices, rules)
     return PartitionedGroup(logical_devices, rules)
 
 
