@@ -3,9 +3,10 @@
 Arguments: the folder for the files, how many epochs at most, and for how many seconds a step pauses.
 It ends after the epoch in which a worker finds a file ``enough`` in the folder. One more argument may say
 for how many seconds workers wait for each other, or "parts": then each worker has a part of the weights
-and of the optimizer's state; or "saves": then all is saved after every epoch, in the folder ``saved``, and
-a worker that finds a file ``die`` in the other folder is killed while it writes; or "resumes": then all and
-the place in the loops are saved after every third step, and a job that is started again goes on there.
+and of the optimizer's state; or "rules": then each of the three devices of a worker has; or "saves": then
+all is saved after every epoch, in the folder ``saved``, and a worker that finds a file ``die`` in the other
+folder is killed while it writes; or "resumes": then all and the place in the loops are saved after every
+third step, and a job that is started again goes on there.
 """
 
 import contextlib
@@ -30,10 +31,12 @@ ROWS, BATCH = 48, 12
 folder, epochs, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 more = sys.argv[4] if len(sys.argv) > 4 else None
 in_parts, saves, resumes = more == "parts", more == "saves", more == "resumes"
+rules = sg.distribute.experimental.ShardingRules({"w": ("fsdp",)}, axes={"fsdp": 3})
 strategy = sg.distribute.MultiWorkerMirroredStrategy(
+    sharding_rules=rules if more == "rules" else None,
     communication_options=sg.distribute.experimental.CommunicationOptions(
         timeout_seconds=None if more is None or more.isalpha() else float(more)
-    )
+    ),
 )
 task = strategy.cluster_resolver.task_id or 0
 events = (folder / f"worker-{task}-{os.getpid()}.jsonl").open("w", buffering=1)
@@ -64,7 +67,7 @@ block = (
     sg.distribute.experimental.FullySharded(min_size=1) if in_parts else contextlib.nullcontext()
 )
 with strategy.scope(), block:
-    w = sg.Variable(np.zeros(3, np.float32))
+    w = sg.Variable(np.zeros(3, np.float32), name="w")
     optimizer = sg.train.Optimizer(optax.adam(0.05))
     counted = sg.Variable(
         np.zeros(ROWS, np.int32),

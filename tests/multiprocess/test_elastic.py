@@ -172,6 +172,17 @@ def test_what_a_killed_worker_had_a_part_of_is_not_lost(start, tmp_path, referen
 
 
 @pytest.mark.slow
+def test_workers_whose_devices_shard_variables_by_rules(start, tmp_path, reference):
+    flags = ("--workers", "2:3", "--devices-per-worker", "3")
+    job = Job(start, tmp_path, *flags, more=["rules"])
+    job.wait_for_step(5)
+    went_on = job.wait_for_workers(2, job.send(signal.SIGKILL, 1))
+    job.wait_for_workers(3, went_on)
+    assert job.end() == {0, 1, 2}
+    job.check(reference)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("again", ["1:3", "2"])
 def test_a_job_that_is_killed_wholly_goes_on_from_its_checkpoint(start, tmp_path, reference, again):
     job = Job(start, tmp_path, "--workers", 2, more=["resumes"])
