@@ -2,24 +2,18 @@
 
 While a function is traced, iteration over an array of ``tf.range`` yields its elements one by one. If the
 first iteration calls ``strategy.run``, or another compiled function, the trace stops before the second: the
-function then runs as a Python loop around compiled steps, as a loop over a dataset does. In this loop a
-step is traced in the first iterations only, if it stays the same.
+function then runs as a Python loop around compiled steps, as a loop over a dataset does.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import sys
-import types
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from stratagem._src.core.errors import TracedValueError
 from stratagem._src.core.types import Tensor
-from stratagem._src.execution.dataset_loops.loop_body import body_of_loop_over_call
-from stratagem._src.execution.dataset_loops.repeated_steps import RangeLoop
-from stratagem._src.execution.dataset_loops.step_cache import range_loops
 from stratagem._src.execution.function_frame import FunctionFrame
 from stratagem._src.jax_compat.iterated_tracer import iterated_by
 from stratagem._src.jax_compat.tracing import is_tracer
@@ -35,25 +29,9 @@ _logger = logging.getLogger("stratagem")
 def looped_over(numbers: Tensor) -> Any:
     """Returns an array of ``tf.range`` such that loops of steps over it are not unrolled."""
     frame = frames.current_frame()
-    if frame is None:
-        return _in_running_loop(numbers)
     if not isinstance(frame, FunctionFrame) or not is_tracer(numbers):
         return numbers
     return iterated_by(functools.partial(_elements, frame, numbers.shape[0]), numbers)
-
-
-def _in_running_loop(numbers: Tensor) -> Any:
-    """Returns a ``RangeLoop`` if a function that runs as a Python loop iterates over ``numbers`` next."""
-    active = range_loops()
-    if active is None or is_tracer(numbers):
-        return numbers
-    caller: types.FrameType | None = sys._getframe(2)
-    while caller is not None and caller.f_globals.get("__name__", "").startswith("stratagem."):
-        caller = caller.f_back
-    body = None if caller is None else body_of_loop_over_call(caller)
-    if caller is None or body is None:
-        return numbers
-    return RangeLoop(numbers, caller, body, active)
 
 
 def _elements(frame: FunctionFrame, length: int, elements: Iterator[Any]) -> Iterator[Any]:

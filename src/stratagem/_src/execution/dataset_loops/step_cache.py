@@ -4,7 +4,7 @@ Such a function runs as a Python loop. Every iteration traces the step, like a f
 the first time: its Python code sees all objects as they are in this iteration. The trace is then compared
 with earlier traces. If an earlier trace computes the same, its program runs, with the arrays, numbers,
 callbacks and static results of the new trace. So the cache need not know what a step reads, and XLA
-compiles once as long as only values change. Loops over ``tf.range`` need fewer traces: see ``RangeLoop``.
+compiles once as long as only values change.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import Any, NamedTuple
 from stratagem._src.core.types import CacheKey, PyTree
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
-from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.build import build_program
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callback_slots import CallbackSlots, callbacks_of
-from stratagem._src.execution.dataset_loops.repeated_steps import RangeLoop, StepTrace
 from stratagem._src.execution.function_frame import code_of
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import static_key
@@ -37,7 +35,7 @@ from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting, hoisting_constants
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 
-__all__ = ["StepCache", "compiled_step", "looping", "range_loops"]
+__all__ = ["StepCache", "compiled_step", "looping"]
 
 _MAX_PROGRAMS = 64
 _log = logging.getLogger("stratagem")
@@ -78,47 +76,38 @@ class StepCache:
         if inputs.ragged:
             with looping(None):
                 return strategy.run(fn, args, kwargs)
-        loop = _active.innermost_range_loop()
         with self._lock:
             self._clear_if_backend_changed()
-            needs = list(inputs.needs)
-            place = (
-                static_key(strategy, needs),
-                inputs.key,
-                jax_settings.current_settings(),
-                self._made_for,
-            )
-
-            def trace() -> StepTrace:
-                begun, num_programs = time.perf_counter(), self.num_programs
-                traced = self._trace(strategy, fn, inputs, place, needs)
-                if self.num_programs == num_programs:
-                    self._cost.note(fn, begun)
-                return traced
-
-            step = trace() if loop is None else loop.traced_step(fn, place, trace)
-        try:
-            return step.run(inputs)
-        except VariablesGone:
-            if loop is None:
-                raise
-            # The trace is from an earlier iteration, and a variable has been replaced since.
-            return trace().run(inputs)
+            begun, num_programs = time.perf_counter(), self.num_programs
+            traced, entry = self._find_or_build(strategy, fn, inputs)
+            if self.num_programs == num_programs:
+                self._cost.note(fn, begun)
+        program = entry.program.for_another_trace(
+            traced.placed_consts(), [leaf.static for leaf in own_results(traced) if leaf.is_static]
+        )
+        callbacks = callbacks_of(traced.jaxpr)
+        if not callbacks:
+            return program.run(inputs)
+        # Runs wait for a program with callbacks. Until it has ended, the slots hold the callbacks of this
+        # trace.
+        with entry.slots.lock:
+            entry.slots.fill(callbacks)
+            try:
+                return program.run(inputs)
+            finally:
+                entry.slots.clear()
 
     def _clear_if_backend_changed(self) -> None:
         if self._made_for() is None:
             self._made_for = backend_lifetime()
             self._entries.clear()
 
-    def _trace(
-        self,
-        strategy: StrategyProtocol,
-        fn: Callable[..., Any],
-        inputs: CallInputs,
-        place: CacheKey,
-        needs: list[weakref.ref[Any]],
-    ) -> StepTrace:
-        """Traces a step, and compiles a program if no earlier trace computes the same."""
+    def _find_or_build(
+        self, strategy: StrategyProtocol, fn: Callable[..., Any], inputs: CallInputs
+    ) -> tuple[TracedFunction, _Entry]:
+        """Traces a step, and returns it with the entry of the program that computes it."""
+        needs = list(inputs.needs)
+        place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
         # Which constants change between iterations is remembered per code object of the step. A wrong guess
         # only costs a compilation.
         which = (code_of(fn), place)
@@ -131,10 +120,7 @@ class StepCache:
         if entry is None:
             entry = self._build(key, traced, needs)
         _remember(self._entries, key, entry)
-        static = [leaf.static for leaf in own_results(traced) if leaf.is_static]
-        program = entry.program.for_another_trace(traced.placed_consts(), static)
-        callbacks = callbacks_of(traced.jaxpr)
-        return StepTrace(key, traced.consts, static, callbacks, entry.slots, program)
+        return traced, entry
 
     def _build(
         self, key: CacheKey, traced: TracedFunction, needs: list[weakref.ref[Any]]
@@ -221,21 +207,8 @@ def _remember(known: collections.OrderedDict[Any, Any], key: CacheKey, value: An
 
 
 class _Active(threading.local):
-    """The functions of this thread that loop.
-
-    Attributes:
-        caches: The cache of each function, outermost first.
-        range_loops: For each of them, its loops over ``tf.range`` that are running now.
-    """
-
     def __init__(self) -> None:
         self.caches: list[StepCache | None] = []
-        self.range_loops: list[list[RangeLoop]] = []
-
-    def innermost_range_loop(self) -> RangeLoop | None:
-        """Returns the innermost loop over ``tf.range`` of the innermost function."""
-        loops = self.range_loops[-1] if self.range_loops else []
-        return loops[-1] if loops else None
 
 
 _active = _Active()
@@ -245,19 +218,10 @@ _active = _Active()
 def looping(cache: StepCache | None) -> Iterator[None]:
     """Makes ``strategy.run`` compile its function inside the block; with ``None``, it does not."""
     _active.caches.append(cache)
-    _active.range_loops.append([])
     try:
         yield
     finally:
         _active.caches.pop()
-        _active.range_loops.pop()
-
-
-def range_loops() -> list[RangeLoop] | None:
-    """Returns the running loops over ``tf.range`` of this function; ``None`` if it does not loop."""
-    if not _active.caches or _active.caches[-1] is None:
-        return None
-    return _active.range_loops[-1]
 
 
 def compiled_step(fn: Callable[..., Any]) -> StepCache | None:
