@@ -38,3 +38,14 @@ def test_nobody_who_asks_for_any_port_is_given_a_held_one():
         for other in others:
             other.close()
     assert not held & given
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_a_port_is_reserved_at_the_address_that_it_is_for(host):
+    with ReservedPorts(1, host) as ports:
+        [port] = ports
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, port))
+        elsewhere = "127.0.0.3"
+        with socket.create_server((elsewhere, port)) as server:
+            assert server.getsockname() == (elsewhere, port)

@@ -6,12 +6,26 @@ import mmap
 
 import jax.numpy as jnp
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from stratagem._src.core.owned_memory import OwnedResults, is_read_only, owned
 from stratagem._src.data.structure import flatten, map_structure
 
 BUFFER = np.zeros(4, np.float32)
+
+
+class OldExporter:
+    """Exports its array by the first version of DLPack, from which NumPy makes read-only arrays."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
 
 
 def read_only(array):
@@ -39,6 +53,8 @@ def test_read_only_memory_is_told_by_what_it_belongs_to(tmp_path):
         np.frombuffer(bytearray(4), np.uint8),
         np.frombuffer(memoryview(bytearray(4)).toreadonly(), np.uint8),
         np.load(tmp_path / "rows.npy", mmap_mode="r+"),
+        np.from_dlpack(OldExporter(BUFFER)),
+        pa.array(BUFFER).to_numpy(),
     ):
         assert not is_read_only(array)
         assert not np.shares_memory(owned(array), array)

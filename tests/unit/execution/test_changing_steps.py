@@ -157,9 +157,7 @@ def test_an_array_that_the_body_changes_in_place(strategy):
 
 
 @pytest.mark.parametrize("end", [None, 4])
-@pytest.mark.parametrize(
-    "rates", [[1, 1, 0.5, 1, 1], [1, 1, 0.5, 0.25, 0.125], [0.5, 1, 1, 1, 1]]
-)
+@pytest.mark.parametrize("rates", [[1, 1, 0.5, 1, 1], [1, 1, 0.5, 0.25, 0.125], [0.5, 1, 1, 1, 1]])
 def test_what_changes_out_of_sight(strategy, rates, end):
     local = threading.local()
 

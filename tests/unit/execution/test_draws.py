@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem._src.execution import draws
 
 Dataset = sg.data.Dataset
 
@@ -343,3 +344,14 @@ def test_elements_of_unequal_shapes_are_not_lost_where_errors_are_caught():
 
     iterator = iter(strategy.experimental_distribute_dataset(batches(7, 4)))
     assert [float(step(iterator)) for _ in range(2)] == [6, 15]
+
+
+def test_an_array_of_a_draw_that_stays_in_a_program_raises():
+    """It would be a constant otherwise: the first batch for ever."""
+    drawn = draws._primitive()
+    aval = jax.core.ShapedArray((2,), np.float32)
+    marked = lambda: drawn.bind(drawn=draws._DrawnArray(0, 0, aval))  # noqa: E731
+    with pytest.raises(NotImplementedError):
+        jax.jit(marked)()
+    with pytest.raises(NotImplementedError):
+        marked()

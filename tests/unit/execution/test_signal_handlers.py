@@ -221,6 +221,30 @@ def test_reads_in_a_handler_that_interrupts_a_trace(kind):
     assert contents(variables) == [count * added] * len(variables)
 
 
+@pytest.mark.parametrize("kind", ["plain", "mirrored", "mixed"])
+def test_saves_in_a_handler_that_interrupts_a_trace(kind, tmp_path):
+    """The checkpoint has the values before the call, and the trace does not notice the save."""
+    variables, step = make(kind)
+    step()
+    added, calls = contents(variables)[0], 0
+    checkpoint = sg.train.Checkpoint(variables=variables)
+    paths = [checkpoint.save(tmp_path / "saved")]
+
+    def trace_anew():
+        nonlocal calls
+        sg.function(lambda: (step(), variables[0].read_value() + jnp.ones(4)))()
+        calls += 1
+
+    with signals(lambda: paths.append(checkpoint.save(tmp_path / "saved")), 0.03):
+        for_a_while(trace_anew)
+    checkpoint.sync()
+    assert contents(variables) == [(calls + 1) * added] * len(variables)
+    assert len(paths) > 1
+    for path in paths:
+        checkpoint.restore(path)
+        assert len(set(contents(variables))) == 1
+
+
 def test_reads_in_a_handler_that_interrupts_the_same_read():
     """JAX is making what the handler needs: the pieces of an array, or the program that adds them up."""
     variables, step = make("mirrored")

@@ -38,9 +38,12 @@ from stratagem._src.checkpoint.tensorflow.matched_checkpoint import MatchedCheck
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.parameter_server.client.remote_arrays import RemoteArray, VariableArray
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
+from stratagem._src.process.signal_handlers import in_signal_handler
+from stratagem._src.training.elastic.elastic_loop import warn_of_missing_loop
 from stratagem._src.variables import frames, transactions
 from stratagem._src.variables.variable import Variable, create_plain_variable
 
@@ -204,9 +207,20 @@ class Checkpoint:
         options: CheckpointOptions | None,
         then: Callable[[], None] = lambda: None,
     ) -> str:
+        if (frames.current_frame() is not None or under_jit()) and in_signal_handler():
+            # The handler interrupts a trace, which must not notice the save.
+            return frames.call_outside(
+                lambda: evaluate_now(lambda: self._save_here(target, options, then))
+            )
         _check_context("save")
+        return self._save_here(target, options, then)
+
+    def _save_here(
+        self, target: Target, options: CheckpointOptions | None, then: Callable[[], None]
+    ) -> str:
         _check_not_interrupting()
         self._take(self._given)
+        warn_of_missing_loop(self._given)
         self.sync()
         commit = self._commit_for_save(target)
         undo: list[Callable[[], None]] = []

@@ -52,8 +52,10 @@ def is_read_only(array: _Array) -> bool:
         else:
             try:
                 return memoryview(memory).readonly
-            except TypeError:  # JAX's own memory, for example
-                return True
+            except TypeError:
+                # A DLPack capsule or an Arrow array, for example: read-only here, but perhaps not for the
+                # library that exports the memory.
+                return False
     return True
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem._src.training.elastic import elastic_loop
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop, first_place
 
 
@@ -308,3 +309,35 @@ def test_after_a_loss_the_run_goes_on_from_its_boundary_and_not_from_a_checkpoin
     assert reached[0] == {"step": 0, "loops": [[0, 2]], "seed": 1, "iterations": {}}
     assert arrived == [True, True]
     assert list(count(loop_at(first_place(2)))) == []
+
+
+def test_a_checkpoint_without_the_loop_warns_once(strategy, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(elastic_loop, "_warned_of", [])
+    with strategy.scope():
+        total = sg.Variable(0)
+
+    @sg.train.elastic(strategy)
+    def train(loop, **objects):
+        checkpoint = sg.train.Checkpoint(total=total, **objects)
+        for _ in loop.range(2):
+            checkpoint.save(tmp_path / "saved")
+        checkpoint.sync()
+        return loop
+
+    train(nested=[{"x": sg.Variable(1)}])
+    assert caplog.text.count("does not contain the loop") == 1
+    elastic_loop._warned_of.clear()
+    caplog.clear()
+
+    @sg.train.elastic(strategy)
+    def train_with_loop(loop):
+        checkpoint = sg.train.Checkpoint(total=total, loop=loop)
+        for _ in loop.range(2):
+            checkpoint.save(tmp_path / "whole")
+        checkpoint.sync()
+
+    train_with_loop()
+    outside = sg.train.Checkpoint(total=total)
+    outside.write(tmp_path / "outside")
+    outside.sync()
+    assert "does not contain the loop" not in caplog.text

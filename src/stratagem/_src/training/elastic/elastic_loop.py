@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
+
+import jax
 
 from stratagem._src.core.errors import ContextError, InvalidArgumentError
 from stratagem._src.core.types import IteratorState, PyTree
@@ -17,9 +21,10 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.elastic.loop_tracker import LoopEntry, LoopTracker
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["ElasticLoop", "first_place"]
+__all__ = ["ElasticLoop", "first_place", "warn_of_missing_loop"]
 
 _MAX_SHOWN = 100
+_log = logging.getLogger("stratagem")
 
 
 class ElasticLoop:
@@ -175,6 +180,7 @@ class ElasticLoop:
         opened = self._places.open(first)
         if not opened.is_done:
             self._levels.append(level)
+            _open_loops.add(self)
         return opened
 
     def come(self, depth: int, position: IteratorState, *, batches: int = 0) -> None:
@@ -218,6 +224,8 @@ class ElasticLoop:
         """Drops loops from ``depth`` on. Some may have ended with ``break``: their batch counts too."""
         self._step += sum(level.batches for level in self._levels[depth:])
         del self._levels[depth:]
+        if not self._levels:
+            _open_loops.discard(self)
 
     def _place(self) -> Any:
         place = {"step": self._step, "loops": self._places.place}
@@ -254,6 +262,27 @@ def first_place(seed: int) -> Any:
         seed: Seed for datasets that have none; the same on all workers.
     """
     return {"step": 0, "loops": [], "seed": seed, "iterations": {}}
+
+
+_open_loops: weakref.WeakSet[ElasticLoop] = weakref.WeakSet()
+_warned_of: list[str] = []
+
+
+def warn_of_missing_loop(saved: PyTree) -> None:
+    """Warns once if a checkpoint is saved inside an elastic loop and does not contain the loop.
+
+    Args:
+        saved: The objects of the checkpoint.
+    """
+    if not _open_loops or _warned_of:
+        return
+    if not any(isinstance(leaf, ElasticLoop) for leaf in jax.tree.leaves(saved)):
+        _warned_of.append("a checkpoint without the loop")
+        _log.warning(
+            "A Checkpoint is saved in an elastic loop, but does not contain the loop: a job that is "
+            "restarted from it repeats epochs. Write Checkpoint(..., loop=loop), with the first argument "
+            "of the elastic function."
+        )
 
 
 class Level:
