@@ -5,10 +5,10 @@ import importlib.util
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -16,7 +16,6 @@ import pytest
 
 import stratagem as sg
 from belongings import Belongings, left_since
-from stratagem._src.mesh import backend_start
 
 # How long examples take depends on what else the machine does, and on what is compiled meanwhile.
 hypothesis.settings.register_profile(
@@ -28,12 +27,9 @@ hypothesis.settings.load_profile("steady")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Compiled programs: this process keeps none for the next one, and the processes that it starts share a
-# folder that goes away with it. Workers of xdist inherit that of the controller.
-backend_start.enable_default_cache = lambda **_: None
+# Compiled programs are shared by the workers of xdist, the processes that tests start, and the next run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    _programs = tempfile.TemporaryDirectory(prefix="stratagem-test-cache-")
-    os.environ["XDG_CACHE_HOME"] = _programs.name
+    os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".pytest_cache" / "programs")
 
 # The workers of a cluster have their own.
 if "TF_CONFIG" not in os.environ:
