@@ -49,18 +49,11 @@ def kept_for_the_session():
     return kept
 
 
-@pytest.fixture(scope="session")
-def cache_home(tmp_path_factory):
-    """Returns where elastic jobs of the tests keep compiled programs: not in the user's home."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def mark(monkeypatch, cache_home):
+def mark(monkeypatch):
     """Marks every process that the test starts, and fails the test if one is left."""
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_home))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
     yield mark
     try:
