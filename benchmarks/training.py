@@ -1,6 +1,6 @@
 """Examples per second of whole training loops, input included, against other libraries in one run.
 
-Three networks, on one device, on two devices of one process, and in two processes on loopback: with
+Six networks, on one device, on two devices of one process, and in two processes on loopback: with
 Stratagem as a user writes it, with JAX as fast as one can write it by hand, and with TensorFlow's
 strategies and torch's DDP where ``--tensorflow-python`` and ``--torch-python`` name interpreters that have
 them (``make bench-peers`` makes both). The same global batch everywhere. ``--output`` writes JSON and a
@@ -87,7 +87,8 @@ def plot(results: list[dict[str, Any]], sides: list[str], path: Path) -> None:
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "training"})
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(TASKS), figsize=(12, 3.6))
+    figure, axes = pyplot.subplots(2, len(TASKS) // 2, figsize=(12, 6.4))
+    axes = axes.ravel()
     width = 0.8 / len(sides)
     for axis, network in zip(axes, TASKS, strict=True):
         rows = [row for row in results if row["network"] == network]
@@ -98,10 +99,11 @@ def plot(results: list[dict[str, Any]], sides: list[str], path: Path) -> None:
         axis.set_xticks(range(len(rows)), [row["layout"] for row in rows])
         axis.set_title(network)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("examples per second, JAX by hand = 1")
+    for axis in axes[:: len(TASKS) // 2]:
+        axis.set_ylabel("examples per second, JAX by hand = 1")
     names = [side.replace("_", " ") for side in sides]
     figure.legend(names, loc="lower center", ncols=len(sides), frameon=False)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 

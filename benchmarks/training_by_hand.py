@@ -1,6 +1,6 @@
 """A network of ``training.py`` trained with plain JAX, as fast as we can write it; started by it.
 
-One ``shard_map`` with gradients and loss packed into one ``psum``, donated state, and batches that are put
+One ``shard_map`` with small gradients and the loss packed into one ``psum``, donated state, and batches that are put
 on the devices while the step before runs. Prints examples per second as JSON.
 """
 
@@ -20,6 +20,8 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from training_rate import examples_per_second
 
+LARGE = 1 << 18
+
 
 def main() -> None:
     name, num_devices, num_processes, seconds = json.loads(sys.argv[1])
@@ -38,14 +40,26 @@ def main() -> None:
     place = jax.jit(lambda values: values, out_shardings=NamedSharding(mesh, whole))
     state = place((parameters, optimizer.init(parameters)))
 
+    def summed(tree: Any) -> Any:
+        """Sums over the devices: small arrays together, large ones without packing them first."""
+        if mesh.size == 1:
+            return tree
+        leaves, structure = jax.tree.flatten(tree)
+        small = [leaf for leaf in leaves if leaf.size < LARGE]
+        packed, unpack = ravel_pytree(small)
+        rest = iter(unpack(jax.lax.psum(packed, "replica")))
+        sums = [
+            next(rest) if leaf.size < LARGE else jax.lax.psum(leaf, "replica") for leaf in leaves
+        ]
+        return jax.tree.unflatten(structure, sums)
+
     def replica_step(state: Any, inputs: Any, labels: Any) -> Any:
         parameters, moments = state
 
         def loss(parameters: Any) -> Any:
             return training_models.losses(name, parameters, inputs, labels).sum() / task.batch
 
-        packed, unpack = ravel_pytree(jax.value_and_grad(loss)(parameters))
-        value, gradients = unpack(jax.lax.psum(packed, "replica"))
+        value, gradients = summed(jax.value_and_grad(loss)(parameters))
         updates, moments = optimizer.update(gradients, moments)
         return (optax.apply_updates(parameters, updates), moments), value
 

@@ -10,7 +10,19 @@ import sys
 
 import tensorflow as tf
 import training_models
-from training_models import BLOCKS, CHANNELS, CONTEXT, DIMS, GROUPS, HEADS, WORDS
+from training_models import (
+    CHANNELS,
+    CONTEXT,
+    DIMS,
+    GROUPS,
+    HEADS,
+    MOMENTS,
+    PATCH,
+    PATCHES,
+    SIDE,
+    UNITS,
+    WORDS,
+)
 from training_rate import examples_per_second
 
 
@@ -38,29 +50,64 @@ def resnet(x, parameters):
 
 
 def transformer(words, parameters):
+    mask = tf.linalg.band_part(tf.ones([CONTEXT, CONTEXT]), -1, 0)
+    x = attention(tf.gather(parameters[0], words) + parameters[1], parameters[2:-1], CONTEXT, mask)
+    return tf.reshape(tf.reshape(x, [-1, DIMS]) @ parameters[-1], [-1, CONTEXT, WORDS])
+
+
+def vit(images, parameters):
+    patches = tf.reshape(images, [-1, SIDE // PATCH, PATCH, SIDE // PATCH, PATCH * 3])
+    patches = tf.reshape(tf.transpose(patches, [0, 1, 3, 2, 4]), [-1, PATCHES, PATCH * PATCH * 3])
+    x = tf.tensordot(patches, parameters[0], 1) + parameters[1]
+    return tf.reduce_mean(attention(x, parameters[2:-1], PATCHES), 1) @ parameters[-1]
+
+
+def attention(x, parameters, length, mask=None):
     def normalized(x, scale):
         return x * tf.math.rsqrt(tf.reduce_mean(x**2, axis=-1, keepdims=True) + 1e-6) * scale
 
-    mask = tf.linalg.band_part(tf.ones([CONTEXT, CONTEXT]), -1, 0)
-    x = tf.gather(parameters[0], words) + parameters[1]
-    for place in range(2, 2 + 6 * BLOCKS, 6):
+    for place in range(0, len(parameters) - 1, 6):
         before, joint, attended, before_hidden, hidden, out = parameters[place : place + 6]
         heads = tf.reshape(
-            tf.tensordot(normalized(x, before), joint, 1), [-1, CONTEXT, 3, HEADS, DIMS // HEADS]
+            tf.tensordot(normalized(x, before), joint, 1), [-1, length, 3, HEADS, DIMS // HEADS]
         )
         queries, keys, values = tf.unstack(heads, axis=2)
         weights = tf.einsum("bqhd,bkhd->bhqk", queries, keys) * (DIMS // HEADS) ** -0.5
-        weights = tf.nn.softmax(tf.where(mask > 0, weights, -1e9))
-        y = tf.reshape(tf.einsum("bhqk,bkhd->bqhd", weights, values), [-1, CONTEXT, DIMS])
+        weights = tf.nn.softmax(weights if mask is None else tf.where(mask > 0, weights, -1e9))
+        y = tf.reshape(tf.einsum("bhqk,bkhd->bqhd", weights, values), [-1, length, DIMS])
         x = x + tf.tensordot(y, attended, 1)
         inner = tf.nn.gelu(tf.tensordot(normalized(x, before_hidden), hidden, 1), approximate=True)
         x = x + tf.tensordot(inner, out, 1)
-    return tf.reshape(
-        tf.reshape(normalized(x, parameters[-2]), [-1, DIMS]) @ parameters[-1], [-1, CONTEXT, WORDS]
-    )
+    return normalized(x, parameters[-1])
 
 
-NETWORKS = {"digits": digits, "resnet": resnet, "transformer": transformer}
+def gru(series, parameters):
+    kernel, recurrent, offset, recurrent_offset, out, out_offset = parameters
+    given = tf.tensordot(series, kernel, 1) + offset
+    state = tf.zeros([tf.shape(series)[0], UNITS])
+    for moment in range(MOMENTS):
+        reset, update, new = tf.split(given[:, moment], 3, -1)
+        reset2, update2, new2 = tf.split(state @ recurrent + recurrent_offset, 3, -1)
+        reset, update = tf.sigmoid(reset + reset2), tf.sigmoid(update + update2)
+        new = tf.tanh(new + reset * new2)
+        state = new + update * (state - new)
+    return state @ out + out_offset
+
+
+def recommender(pairs, parameters):
+    users, items, kernel, offset, out, out_offset = parameters
+    x = tf.concat([tf.gather(users, pairs[:, 0]), tf.gather(items, pairs[:, 1])], -1)
+    return tf.nn.relu(x @ kernel + offset) @ out + out_offset
+
+
+NETWORKS = {
+    "digits": digits,
+    "resnet": resnet,
+    "transformer": transformer,
+    "vit": vit,
+    "gru": gru,
+    "recommender": recommender,
+}
 
 
 def main() -> None:

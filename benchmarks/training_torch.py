@@ -14,7 +14,20 @@ import torch
 import torch.nn.functional as functional
 import training_models
 from torch import nn
-from training_models import BLOCKS, CHANNELS, CONTEXT, DIMS, GROUPS, HEADS, WORDS
+from training_models import (
+    BLOCKS,
+    CHANNELS,
+    CONTEXT,
+    DIMS,
+    FEATURES,
+    GROUPS,
+    HEADS,
+    PATCH,
+    PATCHES,
+    ROWS,
+    UNITS,
+    WORDS,
+)
 from training_rate import examples_per_second
 
 
@@ -38,8 +51,9 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """One block of a transformer."""
 
-    def __init__(self):
+    def __init__(self, is_causal):
         super().__init__()
+        self.is_causal = is_causal
         self.before, self.before_hidden = nn.RMSNorm(DIMS), nn.RMSNorm(DIMS)
         self.joint = nn.Linear(DIMS, 3 * DIMS, bias=False)
         self.attended = nn.Linear(DIMS, DIMS, bias=False)
@@ -48,10 +62,10 @@ class Attention(nn.Module):
 
     def forward(self, x):
         """Computes it."""
-        heads = self.joint(self.before(x)).view(-1, CONTEXT, 3, HEADS, DIMS // HEADS)
+        heads = self.joint(self.before(x)).unflatten(-1, (3, HEADS, DIMS // HEADS))
         queries, keys, values = (heads[:, :, i].transpose(1, 2) for i in range(3))
-        y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        x = x + self.attended(y.transpose(1, 2).reshape(-1, CONTEXT, DIMS))
+        y = functional.scaled_dot_product_attention(queries, keys, values, is_causal=self.is_causal)
+        x = x + self.attended(y.transpose(1, 2).flatten(2))
         hidden = functional.gelu(self.hidden(self.before_hidden(x)), approximate="tanh")
         return x + self.out(hidden)
 
@@ -62,7 +76,7 @@ class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, DIMS), nn.Embedding(CONTEXT, DIMS)
-        self.blocks = nn.Sequential(*(Attention() for _ in range(BLOCKS)))
+        self.blocks = nn.Sequential(*(Attention(is_causal=True) for _ in range(BLOCKS)))
         self.norm, self.scores = nn.RMSNorm(DIMS), nn.Linear(DIMS, WORDS, bias=False)
 
     def forward(self, words):
@@ -71,13 +85,63 @@ class Transformer(nn.Module):
         return self.scores(self.norm(self.blocks(x))).transpose(1, 2)
 
 
+class VisionTransformer(nn.Module):
+    """Scores for an image, by its patches."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, DIMS, PATCH, PATCH, bias=False)
+        self.places = nn.Parameter(torch.randn(PATCHES, DIMS) * 0.02)
+        self.blocks = nn.Sequential(*(Attention(is_causal=False) for _ in range(BLOCKS)))
+        self.norm, self.scores = nn.RMSNorm(DIMS), nn.Linear(DIMS, 10, bias=False)
+
+    def forward(self, images):
+        """Computes them."""
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        return self.scores(self.norm(self.blocks(x)).mean(1))
+
+
+class Recurrent(nn.Module):
+    """Scores for a series, by the last state of a GRU."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.scores = nn.GRU(FEATURES, UNITS, batch_first=True), nn.Linear(UNITS, 10)
+
+    def forward(self, series):
+        """Computes them."""
+        return self.scores(self.gru(series)[1][0])
+
+
+class Recommender(nn.Module):
+    """Scores for pairs of a user and an item."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, DIMS) for rows in ROWS)
+        self.hidden, self.scores = nn.Linear(2 * DIMS, DIMS), nn.Linear(DIMS, 2)
+
+    def forward(self, pairs):
+        """Computes them."""
+        rows = [table(pairs[:, i]) for i, table in enumerate(self.tables)]
+        return self.scores(functional.relu(self.hidden(torch.cat(rows, -1))))
+
+
+OTHERS = {
+    "transformer": Transformer,
+    "vit": VisionTransformer,
+    "gru": Recurrent,
+    "recommender": Recommender,
+}
+
+
 def make_network(name):
     if name == "digits":
         return nn.Sequential(
             nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
         )
-    if name == "transformer":
-        return Transformer()
+    if name in OTHERS:
+        return OTHERS[name]()
     blocks, before = [], CHANNELS[0]
     for channels, stride in zip(CHANNELS, (1, 2, 2), strict=True):
         blocks.append(Block(before, channels, stride))
@@ -105,7 +169,7 @@ def main() -> None:
         network = nn.parallel.DistributedDataParallel(network)
     task = training_models.TASKS[name]
     inputs, labels = map(torch.from_numpy, training_models.make_data(name))
-    if name == "resnet":
+    if name in ("resnet", "vit"):
         inputs = inputs.permute(0, 3, 1, 2).contiguous()
     labels = labels.long()
     optimizer = torch.optim.Adam(network.parameters(), training_models.LEARNING_RATE)
