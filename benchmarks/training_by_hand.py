@@ -1,7 +1,7 @@
 """A network of ``training.py`` trained with plain JAX, as fast as we can write it; started by it.
 
-One ``shard_map`` with small gradients and the loss packed into one ``psum``, donated state, and batches that are put
-on the devices while the step before runs. Prints examples per second as JSON.
+One ``shard_map`` with small gradients and the loss packed into one ``psum``, donated state, and batches
+that are put on the devices while the step before runs. Prints examples per second as JSON.
 """
 
 from __future__ import annotations
