@@ -16,6 +16,8 @@ import pytest
 
 import stratagem as sg
 from belongings import Belongings, left_since
+from stratagem._src.mesh.dispatch_queue import LAUNCH_LOCK
+from stratagem._src.variables.locking import STORAGE_LOCK
 
 # How long examples take depends on what else the machine does, and on what is compiled meanwhile.
 hypothesis.settings.register_profile(
@@ -94,6 +96,9 @@ def jax_settings():
 def _leaves_nothing_behind(kept_for_the_session):
     before, environment, settings = Belongings.now(), dict(os.environ), jax_settings()
     yield
+    # This thread would not notice: the locks are reentrant. Any other one would wait for ever.
+    held = [lock for lock in (STORAGE_LOCK, LAUNCH_LOCK) if lock._is_owned()]
+    assert not held, f"locks were left held: {held}"
     assert jax_settings() == settings, "settings of JAX in this thread were left changed"
     changed = {k for k in environment.keys() | os.environ.keys() if k != "PYTEST_CURRENT_TEST"}
     changed = {k for k in changed if environment.get(k) != os.environ.get(k)}
