@@ -115,6 +115,9 @@ class VariableBuffers:
         self._donated = self._references[: len(donated)]
         self._others = self._references[len(donated) :]
         self._num_donated, self._num_written = len(donated), len(writes)
+        # With the donated variable w, the written but unread variable m and the kept variable b,
+        # `_references` is (w, m, b) and `_kept` is [2]. New values come back in the order of the writes,
+        # so the n-th one belongs to the n-th reference.
         position = {id(reference): i for i, reference in enumerate(self._references)}
         self._kept = [position[id(weakref.ref(variable))] for variable in kept]
         self._returned = [position[id(reference)] for reference in returned]

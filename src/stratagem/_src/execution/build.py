@@ -142,6 +142,8 @@ def _smallest_output(jaxpr: Jaxpr, plan: ProgramPlan) -> tuple[int, int] | None:
     sizes: Sequence[int] = [jaxpr.outvars[p].aval.size for p in plan.returned_positions()]
     if not sizes:
         return None
+    # Any result is ready when the program is. The smallest keeps the least memory alive until the next
+    # launch.
     position = sizes.index(min(sizes))
     num_outputs = len(plan.outputs)
     return (0, position) if position < num_outputs else (1, position - num_outputs)

@@ -172,6 +172,11 @@ def lift_draws(
         draws: The draws of the trace.
         iterators: The iterators in the call's arguments.
     """
+    # After `images, labels = next(iterator)` the trace holds two markers:
+    #     a:f32[8,28] = drawn_array[draw 0, position 0]
+    #     b:i32[8]     = drawn_array[draw 0, position 1]
+    # If only `a` is used, it becomes constant number n, and the draw's `const_positions` are `(n, None)`:
+    # the element is drawn whole in each call, but the unused array is no input of the program.
     is_drawn = [eqn.primitive is _primitive() for eqn in jaxpr.eqns]
     mentioned = mentioned_variables(jaxpr)
     places: dict[tuple[int, int], int] = {}
@@ -282,6 +287,7 @@ def draw_element(iterator: AnyIterator, draws: list[Draw]) -> Draw:
 
 def put_back(draws: Sequence[Draw]) -> None:
     """Puts the elements back into their iterators, which return them again."""
+    # The last one first: an iterator that gave elements 3 and 4 must return 3 next, and then 4.
     for draw in reversed(draws):
         if draw.element is not MISSING:
             draw.put_back()

@@ -79,6 +79,15 @@ def make_fast_path(
         frame: The strategy frame of the call.
         fallbacks: What to call where the fast path cannot run the program.
     """
+    # For `step(x)` with one array and one variable the generated text is, shortened (whole examples are in
+    # tests/unit/execution/generated_code):
+    #     if frame is not frame_of_first_call(): return missed(mark, args, kwargs)
+    #     if leaf_0.aval != expected_aval: return missed(mark, args, kwargs)
+    #     for _ in acquisitions_of_storage_lock:
+    #         [(outputs, [variable_0._array])] = launched
+    #         break
+    #     return outputs[0]
+    # The expected values are names bound in advance, so a check costs one load and one comparison.
     kinds = inputs.leaves()
     mark = object()
     call = CodeWriter("fast_path(*args, **kwargs)", mark=mark, **fallbacks._asdict())

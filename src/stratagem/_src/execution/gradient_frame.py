@@ -128,6 +128,9 @@ class GradientFrame(StateFrame):
 
     def full_value(self, variable: FullyShardedVariable, row: IntegerLike = None) -> Any:
         """Returns the value in this frame, or in the outer frame."""
+        # Each read gathers again, inside the differentiated function. So its transposition, which is the
+        # reduce-scatter of the gradient, stands where the backward pass reaches this read, among other
+        # computation, and not all of them at the end.
         if id(variable) in self._shards_and_taps:
             return variable.shard_layout.all_gather_with_tap(
                 *self._shards_and_taps[id(variable)], row
@@ -179,6 +182,7 @@ class GradientFrame(StateFrame):
 
     def write(self, variable: Variable, value: Tensor) -> None:
         """Keeps the value until the gradient has been computed."""
+        # From here on the function reads what it assigned, of which the shard is no longer the source.
         self._shards_and_taps.pop(id(variable), None)
         self._values[id(variable)] = value
         self.written[id(variable)] = variable

@@ -127,6 +127,7 @@ def gradient_function(
             if precision is not None:
                 frame.compute_in(precision.dtype, list(filter(precision.casts, unique.values())))
             with frames.enter(frame):
+                # By position: {0: x, 1: y} | {1: traced y}.
                 given = dict(enumerate(args)) | dict(zip(numbers, own_args, strict=True))
                 result = fn(*given.values(), **kwargs)
             value, aux = result if has_aux else (result, None)
@@ -142,6 +143,8 @@ def gradient_function(
             return scaled, (unscaled, arrays, frame.written_values(), operands)
 
         differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2, 3), has_aux=True)
+        # The derivative at a zero that is added to a value is the derivative of the value: so the
+        # replica's own gradient of a gathered variable arrives here, and nothing is added at run time.
         taps = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in by_shard]
         anchors = [np.float32(0)] if remote else []
         (value, kept_values), gradients_of = differentiated(values, taps, anchors, own_args)
@@ -150,6 +153,8 @@ def gradient_function(
             value = unscaled
             gradients_of = jax.tree.map(lambda g: _unscaled(g, scale), gradients_of)
         of_arguments, of_taps, _, of_own = gradients_of
+        # The values that the frame holds are tracers of the differentiation, which has ended. These are
+        # its results.
         for variable, new_value in zip(frame.written.values(), written, strict=True):
             if parent is not None:
                 parent.check_writable(variable)

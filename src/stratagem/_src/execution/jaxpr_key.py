@@ -69,6 +69,12 @@ class _KeyBuilder:
         self.found_mutable = False
 
     def key(self, jaxpr: Jaxpr) -> JaxprKey:
+        # Variables of a jaxpr are new objects in every trace, so they are numbered in the order of their
+        # definition.
+        #     { lambda ; a b. let c = add a b; d = mul c a in (d,) }
+        # becomes (aval, aval, 0, add, 0, 1, context, aval, mul, 2, 0, context, aval, 3): the avals of a
+        # and b, no constants, then each equation with its operands as numbers, and the number of the
+        # output.
         numbers: dict[int, int] = {}
         parts: list[Any] = []
         for var in (*jaxpr.constvars, *jaxpr.invars):

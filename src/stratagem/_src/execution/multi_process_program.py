@@ -123,6 +123,8 @@ def identify_program(
     text = str(jaxpr)
     split = [variables[i].program_layout for i in used]
     flags = sorted((options or {}).items())
+    # Nothing in it communicates: no replicas run in it, and no array is divided between processes. Each
+    # process may then run it alone.
     if "shard_map" not in text and set(split) <= {None} and not inputs.groups():
         return None
     avals = ", ".join(f"{aval.dtype}{list(aval.shape)}" for aval in inputs.avals())

@@ -314,6 +314,9 @@ class Program:
         """
         variables = self.variables.read(held) if self.group is None else ()
         place = tuple(map(_committed_sharding, [*arrays, *(v._array for v in variables)]))
+        # Placement is part of it because XLA compiles for shardings, of which the cache key of a call
+        # knows nothing: the same call signature on another device is another executable of the same
+        # program.
         if place in self._compiled_for or jax_settings.jit_is_disabled():
             return False
         with self._compiling:

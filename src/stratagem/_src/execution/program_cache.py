@@ -87,6 +87,8 @@ class ProgramCache:
         with self._locked():
             self._entries[key] = (*self._entries.get(key, ()), entry)
         for reference in needs:
+            # It may be gone since the trace. No callback would ever come then, and the program would stay
+            # forever.
             needed = reference()
             if needed is None:
                 self._discard(entry)

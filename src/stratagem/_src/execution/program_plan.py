@@ -151,6 +151,9 @@ def _choose_outputs(
 
     A result that a variable stores after the call anyway is no output: it is taken from the variable.
     """
+    # For `return counter.assign_add(1).value()` the result and the new value are one value of the jaxpr:
+    # the program returns it once, and the result is read from the counter while the storage lock is still
+    # held.
     written = {id(new.variable) for new in new_values}
     # By the id of a value in the jaxpr: the variable that stores it after the call.
     stored_in = {

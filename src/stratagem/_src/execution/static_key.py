@@ -64,6 +64,8 @@ class IdentityKey:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IdentityKey):
             return NotImplemented
+        # Once the object is gone, another may have its id. So a dead key equals nothing but itself, which
+        # still lets it be removed from a dictionary.
         value = self._object()
         return other is self or (value is not None and other._object() is value)
 
@@ -144,6 +146,8 @@ def _identity_key(value: StaticValue, needs: Needs) -> IdentityKey:
 
 def _attributes(value: StaticValue, needs: Needs) -> Any:
     """Returns the key of the attributes of an instance of a subclass."""
+    # Slots too: `class Rate(float): __slots__ = ("unit",)` with equal numbers and different units may
+    # trace to different programs.
     named = dict(getattr(value, "__dict__", {}))
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())

@@ -53,12 +53,18 @@ def trace_function(
 
     def traced(arrays: list[Any]) -> Any:
         nonlocal structure, results
+        # `make_jaxpr` has just made its own trace the current one, and the frame takes note of it. The
+        # first read of a variable is staged there, even if the function reads it in a `lax.scan` or
+        # `jax.grad` further inside: a marker in the body of a loop would be no input of the whole program.
         frame.open()
         args, kwargs = inputs.rebuild(arrays)
         with frames.enter(frame):
             result = frame.unless_stopped(lambda: fn(*args, **kwargs))
         leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
         results, outputs = _collect_results(leaves)
+        # The outputs of the jaxpr, in this order: results, operands of remote updates, new values, initial
+        # values. Later steps count the new values from the end: a trace that creates variables never
+        # becomes a program, so the last group is empty there.
         values = outputs, frame.written_values(), frame.initial_values()
         frame.close()
         return values
@@ -68,6 +74,7 @@ def trace_function(
     except _NEEDS_VALUE as error:
         raise _explain(error) from error
     finally:
+        # The trace needed only the shapes of the elements. The run of the program draws them again.
         put_back(frame.draws)
     # At this point the jaxpr takes the arrays of the call, and returns outputs, new values and initial
     # values of variables. Reads of variables and draws are still marker equations, which the lifts turn

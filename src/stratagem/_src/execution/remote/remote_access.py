@@ -83,6 +83,10 @@ class RemoteAccess:
             return read(indices)
         # Build a small table of the rows that are read or updated, and apply the updates to that table as
         # if it were the full one.
+        # Rows [7, 2] are read after an update of rows [2, 9]:
+        #     numbers [7, 2, 2, 9], unique [2, 7, 9, 0], places [1, 0, 0, 2]
+        # The update then goes to rows [0, 2] of the small table, and the result is its rows [1, 0].
+        # `unique` is padded with row 0, because the number of different rows is unknown while tracing.
         flat = jnp.reshape(indices, -1)
         touched = [jnp.asarray(u.operand.indices) for u in updates if u.update.sparse]
         # Out-of-range rows are read as row 0; below, their updates are dropped.

@@ -205,6 +205,9 @@ def _split(
     Returns:
         The split trace; the results of the program, which include the operands of updates; and its jaxpr.
     """
+    # `results` are the leaves of the function's own result, then those of every operand:
+    #     [loss, ids of update 0, gradient of update 0, ids of update 1, ...]
+    # An operand that is known since the trace is a static leaf and no output of the jaxpr.
     operands = remote.operands()
     num_own = len(results) - sum(map(len, operands))
     own, remaining = results[:num_own], iter(results[num_own:])

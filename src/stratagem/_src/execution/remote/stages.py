@@ -83,6 +83,11 @@ def split_into_stages(
     # Forward: repeatedly take the reads that no waiting read blocks, with the updates that must be sent
     # first and the equations that both need. Then backward: what later stages use determines the outputs
     # of each stage.
+    # With embedding tables a and b on servers, `b.sparse_read(a.sparse_read(x) + 1)` gives two stages:
+    #     stage 0: no equations; fetch rows x of a
+    #     stage 1: i = add rows_of_a 1; fetch rows i of b
+    # and the rest, which takes the rows of b. Reads that do not depend on each other share a stage, and
+    # are fetched together.
     graph = _DependencyGraph(jaxpr, reads)
     finals = [*wanted, *(atom for update in updates for atom in update.operands)]
     everything = graph.equations_for(finals, with_effects=True)
@@ -130,6 +135,8 @@ class _DependencyGraph:
     def __init__(self, jaxpr: Jaxpr, reads: Sequence[Read]) -> None:
         self._jaxpr = jaxpr
         # For each variable of the jaxpr, a bit mask of the reads that it depends on.
+        # Read 0 has the mask 0b01, read 1 has 0b10, and what is computed from both has 0b11. So one pass
+        # over the equations finds all dependencies.
         self._reads: dict[int, int] = {
             id(read.result): 1 << position for position, read in enumerate(reads)
         }

@@ -146,7 +146,10 @@ class ValueGetters:
         self.slot = {id(v): position for position, v in enumerate(provided)}
         for key, position in self.slot.items():
             self._getters[key] = _item("provided", position)
+        # A variable of this process is not stable: the program may overwrite it before its value is sent.
         self._stable = set(self._getters)
+        # A remote variable that is read in full is an input too, but a stage provides it: it keeps that
+        # getter.
         for variable, invar in zip(variables, jaxpr.invars, strict=False):
             self._getters.setdefault(id(invar), _local_value(weakref.ref(variable), group))
 

@@ -114,6 +114,9 @@ def _evaluate(
     Returns:
         The arrays of the result, for all replicas.
     """
+    # How each output of one replica becomes a value of all: 0 puts the replicas one after the other along
+    # the first dim, `None` takes one copy, since all are equal, and a sharded variable has a dim of its
+    # own. For a step that returns a loss and writes the replicated variable w, `split` is [0, None].
     frame = trace.frame
     written, updates = list(frame.written.values()), frame.remote.updates
     split = [

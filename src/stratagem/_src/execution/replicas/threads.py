@@ -100,6 +100,7 @@ class ReplicaThreads:
         settings: tuple[Any, ...],
     ) -> Any:
         for index, body in enumerate(bodies):
+            # A copy of the context for each replica: Python lets no two threads run in the same one.
             start = functools.partial(
                 self._background.start,
                 contextvars.copy_context().run,
@@ -210,6 +211,8 @@ class ReplicaThreads:
             replica.answer = answer
 
     def _release(self) -> None:
+        # A replica that waits at a barrier wakes up, sees the flag and unwinds with `_Released`. One that
+        # has not had its first turn returns at once. One that computes sees it at its next barrier.
         self._aborted = True
         for replica in self._replicas:
             replica.turn.put(None)
