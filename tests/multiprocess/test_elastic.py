@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,7 +125,8 @@ def test_a_killed_worker_is_replaced_and_every_number_is_as_if_nothing_happened(
     start, tmp_path, reference, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    job = Job(start, tmp_path, "--workers", "2:3")
+    events = tmp_path / "monitoring" / "events.jsonl"
+    job = Job(start, tmp_path, "--workers", "2:3", "--events", events)
     job.wait_for_step(5)
     went_on = job.wait_for_workers(2, job.send(signal.SIGKILL, 1))
     joined = job.wait_for_workers(3, went_on)
@@ -139,6 +141,24 @@ def test_a_killed_worker_is_replaced_and_every_number_is_as_if_nothing_happened(
     # Nor by the worker that was started again. It got the weights, for which there was no program yet.
     [first, *_] = [e for e in job.steps_with(3, joined - 0.001) if e["task"] == 1]
     assert first["compiled"].count("jit_program") <= 1
+    check_recovery_notes(events)
+
+
+def check_recovery_notes(path):
+    """Checks that the job said what it recovered after the loss of worker 1, and how long that took."""
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    notes = [e["text"] for e in events if e["event"] == "note" and e["kind"] == "recovery"]
+    seconds = r"\d+\.\d s"
+    resumed = (
+        rf"resumed at step \d+ with \d+ variables \([\d,]+ bytes\); re-formed after {seconds}, "
+        rf"trained again after {seconds}"
+    )
+    for expected in (
+        rf"lost worker 1: 2 workers {resumed}",
+        rf"admitted worker 1: 3 workers {resumed}",
+        rf"worker 1 trains again, {seconds} after it failed",
+    ):
+        assert [text for text in notes if re.fullmatch(expected, text)], notes
 
 
 def test_the_others_go_on_without_the_leader(start, tmp_path, reference):

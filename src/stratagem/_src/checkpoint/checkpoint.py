@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from stratagem._src.checkpoint.optimizer_saving import (
 )
 from stratagem._src.checkpoint.options import CheckpointOptions
 from stratagem._src.checkpoint.restore_status import RestoreStatus
-from stratagem._src.checkpoint.restoring import stage_all
+from stratagem._src.checkpoint.restoring import report_restored, stage_all
 from stratagem._src.checkpoint.saved_values import Change, IteratorPosition, SavedValue
 from stratagem._src.checkpoint.saving import Contents, Target, prepare_save
 from stratagem._src.checkpoint.tensorflow.locations import is_tensorflow_checkpoint
@@ -305,6 +306,7 @@ class Checkpoint:
     ) -> RestoreStatus:
         _check_context("restore")
         _check_not_interrupting()
+        began = time.monotonic()
         self._take(self._given, allows_unbuilt=True)
         self.sync()
         commit = self._commit("restoring a checkpoint")
@@ -357,6 +359,8 @@ class Checkpoint:
             for value in self._objects.plain.values():
                 if isinstance(value, IteratorPosition):
                     value.note_restored(self._variables_here)
+            if commit.worker == 0:
+                report_restored(save_path, time.monotonic() - began)
         return statuses[0] if statuses else RestoreStatus(None)
 
     # --- contents -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from stratagem._src.core.errors import InvalidArgumentError, NotFoundError
 from stratagem._src.core.types import Leaf
 from stratagem._src.parameter_server.client.remote_arrays import VariableArray, check_held
 from stratagem._src.parameter_server.client.remote_checkpoint import RemoteRestore
+from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.variables.foreign_variables import (
     existing_variables,
     trackable_variables,
@@ -28,7 +30,7 @@ from stratagem._src.variables.foreign_variables import (
 )
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["Staged", "stage_all"]
+__all__ = ["Staged", "report_restored", "stage_all"]
 
 _BOX_VALUE = "value"
 
@@ -197,3 +199,11 @@ def _found_names(
             f"The checkpoint {path} has no optimizers {without}; it has {sorted(saved.optimizers)}."
         )
     return found
+
+
+def report_restored(path: str | os.PathLike[str], seconds: float) -> None:
+    """Tells the monitoring of the job, if there is one, what was restored and how long it took."""
+    current = recorder()
+    if current is not None:
+        name = os.path.basename(os.fspath(path).rstrip("/"))
+        current.note("recovery", f"restored {name} in {seconds:.1f} s")

@@ -37,7 +37,7 @@ from stratagem._src.input.optional import MISSING
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.mesh.dispatch_queue import dispatch
 from stratagem._src.mesh.replica_group import ReplicaGroup
-from stratagem._src.telemetry.measurement.recorder import recorder
+from stratagem._src.telemetry.measurement.recorder import activity, recorder
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.locking import Conflict, Owner, call_as_owner, call_when_free
@@ -323,7 +323,8 @@ class Program:
             if place in self._compiled_for:
                 return False
             donated, kept = self.variables.borrow(held)
-            self.jitted.lower(donated, kept, consts, arrays).compile()
+            with activity("compiling"):
+                self.jitted.lower(donated, kept, consts, arrays).compile()
             self._compiled_for.add(place)
             return True
 

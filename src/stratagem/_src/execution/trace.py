@@ -22,6 +22,7 @@ from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.telemetry.measurement.recorder import activity
 from stratagem._src.values.distributed_values import is_value_leaf
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
@@ -70,7 +71,8 @@ def trace_function(
         return values
 
     try:
-        closed = jax.make_jaxpr(traced)(inputs.avals())
+        with activity("compiling"):
+            closed = jax.make_jaxpr(traced)(inputs.avals())
     except _NEEDS_VALUE as error:
         raise _explain(error) from error
     finally:

@@ -20,6 +20,7 @@ from stratagem._src.current_strategy import context
 from stratagem._src.input.input_options import InputOptions
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh.device_memory import DeviceMemory
+from stratagem._src.mesh.device_utilization import DeviceUtilization
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.strategies.deprecated_aliases import DeprecatedAliases
 from stratagem._src.strategies.extended import StrategyExtended
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Strategy"]
 
 _DEVICE_MEMORY = DeviceMemory()
+_DEVICE_UTILIZATION = DeviceUtilization()
 
 
 class Strategy(DeprecatedAliases):
@@ -76,6 +78,7 @@ class Strategy(DeprecatedAliases):
         observer = recorder()
         if observer is not None:
             observer.add_source("device_memory", _DEVICE_MEMORY.metrics)
+            observer.add_source("devices", _DEVICE_UTILIZATION.metrics)
 
     @property
     def extended(self) -> StrategyExtended:

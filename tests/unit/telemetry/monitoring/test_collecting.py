@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.core.errors import InvalidArgumentError, UnauthenticatedError
 from stratagem._src.telemetry.measurement.interval import Interval
-from stratagem._src.telemetry.measurement.recorder import recorder
+from stratagem._src.telemetry.measurement.recorder import activity, recorder
 from stratagem._src.telemetry.monitoring.collector import Collector, EventsFile
 from stratagem._src.telemetry.monitoring.collector_address import COLLECTOR, CollectorAddress
 from stratagem._src.telemetry.monitoring.job_events import SampleEvents
@@ -84,6 +85,35 @@ def test_samples_are_sent_again_and_again(collector):
             time.sleep(0.01)
     finally:
         reporter.close()
+
+
+def test_the_processor_time_and_the_activity_of_a_task_are_sent(collector):
+    began, used = time.monotonic(), time.process_time()
+    address = CollectorAddress(collector.address, Credentials(secret=SECRET), "worker 0")
+    reporter = Reporter(address, seconds=3600.0)
+    after = time.process_time() + 0.2
+    while time.process_time() < after:  # a busy core
+        pass
+    with activity("compiling"):
+        reporter.close()
+    [task] = collector.view()["tasks"]
+    seconds, used = time.monotonic() - began, time.process_time() - used
+    assert 0.2 / seconds <= task["cpu"] < 2 * used / 0.2
+    assert task["state"] == "compiling"
+
+
+def test_a_recovery_is_noted_with_its_time(collector, events_file):
+    collector.note("attempt_started", attempt=0, tasks=["worker 0"])
+    collector.note("task_ended", task="worker 0", exit_code=137, failed=True, text="killed")
+    collector.note("task_started", task="worker 0", reason="worker 0 was killed")
+    address = CollectorAddress(collector.address, Credentials(secret=SECRET), "worker 0")
+    reporter = Reporter(address, seconds=3600.0)
+    recorder().as_step(lambda: None)()
+    reporter.close()
+    assert re.fullmatch(
+        r"worker 0 trains again, \d+\.\d s after it failed", events_in(events_file)[-1]["text"]
+    )
+    assert collector.view()["notes"][-1]["kind"] == "recovery"
 
 
 def test_a_figure_that_was_given_away_is_left_out(collector, reporter):

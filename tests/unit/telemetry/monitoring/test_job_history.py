@@ -49,6 +49,17 @@ def test_a_task_runs_when_it_is_heard_of_and_is_silent_when_it_is_not(history):
     assert states(history, now=20.0) == {"worker 0": "silent", "worker 1": "starting"}
 
 
+def test_what_a_task_does_instead_of_steps_is_its_state(history):
+    for activity in ("compiling", "recovering"):
+        history.add(sample("worker 0", 9.0, activity=activity, cpu=1.5))
+        assert states(history)["worker 0"] == activity
+        assert history.view(10.0)["examples_per_second"] == 160.0  # it still counts as running
+    assert states(history, now=20.0)["worker 0"] == "silent"
+    history.add(sample("worker 0", 21.0, activity=""))
+    assert states(history, now=21.0)["worker 0"] == "running"
+    assert history.view(21.0)["tasks"][0]["points"][0]["cpu"] == 1.5
+
+
 def test_ends_restarts_and_failures(history):
     history.add(sample("worker 0", 9.0))
     history.add(ended("worker 0", 9.5, 137, failed=True))

@@ -40,9 +40,11 @@ def history():
             "step": STEP,
             "reported": {"loss": float("nan")},
             "memory": 250_000_000,
+            "cpu": 1.35,
             "figures": {
                 "coordinator": {"queued": 3, "latency_seconds": 0.25},
                 "device_memory": {"bytes": 2_000_000, "peak_bytes": 3_000_000},
+                "devices": {"utilization": 0.874},
             },
             "straggler": "worker 0",
         },
@@ -58,10 +60,11 @@ def test_all_that_is_known(history):
     assert lines[0].endswith("straggler: worker 0")
     [row] = [line for line in lines if line.startswith("worker 0 ")]
     assert " ".join(row.split()) == (
-        "worker 0 running 1200 99.5 3184 10.0 ms 10 % 40 % 0 % 50 % 0 % 250 MB 1"
+        "worker 0 running 1200 99.5 3184 10.0 ms 10 % 40 % 0 % 50 % 0 % 135 % 250 MB 1"
     )
     assert "coordinator, worker 0: queued 3, latency 250.0 ms" in lines
     assert "device memory, worker 0: bytes 2 MB, peak 3 MB" in lines
+    assert "devices, worker 0: utilization 87 %" in lines
     assert "worker 0: loss nan" in lines
     assert lines[-1].endswith("warning  worker 0: odd")
 

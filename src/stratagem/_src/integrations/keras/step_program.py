@@ -23,6 +23,7 @@ from stratagem._src.mesh.process_monitor import ProgramIdentity, ProgramLine, pr
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.partitioner.laid_out_program import lay_out_program
 from stratagem._src.partitioner.partitioned_program import partition
+from stratagem._src.telemetry.measurement.recorder import activity
 from stratagem._src.variables.locking import STORAGE_LOCK
 
 __all__ = ["StepProgram", "keeps_state"]
@@ -112,7 +113,8 @@ class StepProgram:
         key = (structure, kinds, tuple((a.shape, a.dtype) for part in state for a in part))
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = self._prepared[key] = self._compile(state, batch)
+            with activity("compiling"):
+                prepared = self._prepared[key] = self._compile(state, batch)
         return prepared
 
     def _compile(self, state: PyTree, batch: PyTree) -> _Prepared:

@@ -18,6 +18,7 @@ from stratagem._src.telemetry.measurement.thread_counters import ThreadCounters
 __all__ = [
     "Annotate",
     "Recorder",
+    "activity",
     "annotate_with",
     "begin_recording",
     "end_recording",
@@ -75,6 +76,7 @@ class Recorder:
         self.report: Callable[[dict[str, Any]], None] = self._reported.update
         self._notes: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MAX_NOTES)
         self._sources: dict[str, weakref.WeakMethod[Source]] = {}
+        self._activities: list[str] = []
         self.annotate: Annotate | None = None
         self.replicas: dict[int, int] = {}
 
@@ -192,7 +194,21 @@ class Recorder:
         self._last_end = last_end
         return interval
 
-    # Metrics and notes.
+    # Metrics, activities and notes.
+
+    @contextlib.contextmanager
+    def activity(self, name: str) -> Iterator[None]:
+        """Says what the task does in the block instead of steps, such as compiling."""
+        self._activities.append(name)
+        try:
+            yield
+        finally:
+            self._activities.remove(name)
+
+    @property
+    def current_activity(self) -> str:
+        """The activity that began last and has not ended; empty if there is none."""
+        return next(iter(self._activities[-1:]), "")
 
     def take_reported(self) -> dict[str, Any]:
         """Returns the newest reported metrics since the last call."""
@@ -247,6 +263,16 @@ def span(name: str, kind: str, **details: StaticValue) -> contextlib.AbstractCon
     """
     current = _recorder
     return _NO_SPAN if current is None else current.span(name, kind, **details)
+
+
+def activity(name: str) -> contextlib.AbstractContextManager[Any]:
+    """Returns a block in which the dashboard shows ``name`` as the state of this task.
+
+    Args:
+        name: ``"compiling"`` or ``"recovering"``.
+    """
+    current = _recorder
+    return _NO_SPAN if current is None else current.activity(name)
 
 
 def when_recording_changes(function: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from stratagem._src.telemetry.monitoring.job_events import (
     make_event,
 )
 from stratagem._src.telemetry.monitoring.job_history import JobHistory
+from stratagem._src.telemetry.monitoring.recovery_times import RecoveryTimes
 from stratagem._src.telemetry.monitoring.reporter import SAMPLE
 from stratagem._src.telemetry.monitoring.sample import Sample
 from stratagem._src.telemetry.monitoring.strict_json import strict_json
@@ -52,6 +53,7 @@ class Collector:
         self._notify = notify
         self._lock = threading.Lock()
         self._samples = SampleEvents()
+        self._recoveries = RecoveryTimes()
         self._history = JobHistory()
         self._file = None if events is None else EventsFile(events)
         self._server = TransportServer(
@@ -83,6 +85,10 @@ class Collector:
         return Message()
 
     def _add(self, event: Event) -> None:
+        for each in (event, *self._recoveries.notes_after(event)):
+            self._keep(each)
+
+    def _keep(self, event: Event) -> None:
         self._history.add(event)
         if self._file is None:
             return

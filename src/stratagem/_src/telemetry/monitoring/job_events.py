@@ -46,10 +46,10 @@ class SampleEvents:
     """Converts the tasks' samples to events: rates, and where the time of a step goes.
 
     A ``sample`` has the task's ``steps``, ``examples``, ``steps_per_second``, ``examples_per_second``,
-    ``memory`` in bytes, ``reported`` metrics and ``figures``, the metrics of its components. ``step`` has
-    the seconds of a mean step: ``total``, ``input``, ``compute``, ``communication``, ``waiting`` for other
-    workers and ``other``; it is ``None`` if there was no step. ``straggler`` is the worker that the others
-    wait for.
+    ``memory`` in bytes, ``cpu``, the number of cores in use, ``activity`` (``compiling``, ``recovering`` or
+    empty), ``reported`` metrics and ``figures``, the metrics of its components. ``step`` has the seconds
+    of a mean step: ``total``, ``input``, ``compute``, ``communication``, ``waiting`` for other workers and
+    ``other``; it is ``None`` if there was no step. ``straggler`` is the worker that the others wait for.
     """
 
     def __init__(self) -> None:
@@ -76,6 +76,8 @@ class SampleEvents:
             step=_step(sample, share) if interval.steps else None,
             reported=sample.reported,
             memory=sample.memory,
+            cpu=sample.cpu,
+            activity=sample.activity,
             figures=sample.figures,
             straggler=self._programs.straggler(),
         )

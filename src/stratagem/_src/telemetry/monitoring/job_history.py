@@ -13,6 +13,7 @@ __all__ = ["JobHistory"]
 _MAX_POINTS = 600
 _MAX_NOTES = 100
 _SILENT_AFTER_SECONDS = 5.0
+_RUNNING = ("running", "compiling", "recovering")
 
 
 @dataclass
@@ -91,6 +92,7 @@ class JobHistory:
                 "step": event["step"],
                 "reported": event["reported"],
                 "memory": event["memory"],
+                "cpu": event.get("cpu"),
             }
         )
         if self._max_points is not None and len(task.points) > self._max_points:
@@ -115,7 +117,7 @@ class JobHistory:
     def view(self, now: float, since: float = 0.0) -> dict[str, Any]:
         """Returns the current state, and the history after the time ``since``."""
         tasks = [self._task_view(name, task, now, since) for name, task in self._tasks.items()]
-        running = [task for task in tasks if task["state"] == "running"]
+        running = [task for task in tasks if task["state"] in _RUNNING]
         return {
             "now": now,
             "job": dict(self._job),
@@ -131,6 +133,8 @@ class JobHistory:
         state = task.state
         if state == "running" and now - latest["time"] > _SILENT_AFTER_SECONDS:
             state = "silent"
+        elif state == "running":
+            state = latest.get("activity") or state
         return {
             "task": name,
             "state": state,
@@ -145,6 +149,7 @@ class JobHistory:
             "step": latest.get("step"),
             "reported": dict(task.reported),
             "memory": latest.get("memory"),
+            "cpu": latest.get("cpu"),
             "figures": latest.get("figures", {}),
             "points": [point for point in task.points if point["time"] > since],
         }

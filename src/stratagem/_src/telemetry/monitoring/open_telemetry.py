@@ -63,6 +63,7 @@ _METRICS = (
     ),
     _Metric("stratagem.task.starts", "{start}", "Starts of a task.", _of_task("starts")),
     _Metric("stratagem.task.memory", "By", "Memory of a process.", _of_task("memory")),
+    _Metric("stratagem.task.cpu", "{core}", "CPU cores that a process uses.", _of_task("cpu")),
     _Metric("stratagem.step.duration", "s", "Where a mean step's time goes.", _step_parts),
     _Metric("stratagem.reported", "1", "Metrics of the program, such as the loss.", _reported),
     _Metric(

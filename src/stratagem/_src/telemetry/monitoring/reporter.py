@@ -120,6 +120,7 @@ class _Sampler:
         self._recorder = recorder
         self._steps = 0
         self._examples = 0
+        self._cpu_seconds, self._time = time.process_time(), time.monotonic()
 
     def sample(self) -> Sample:
         """Returns a sample of the time since the last call."""
@@ -136,8 +137,17 @@ class _Sampler:
             _as_numbers(self._recorder.take_reported()),
             _resident_bytes(),
             {name: dict(metrics) for name, metrics in self._recorder.metrics() if metrics},
+            self._recorder.current_activity,
+            self._cores_in_use(),
             self._recorder.take_notes(),
         )
+
+    def _cores_in_use(self) -> float:
+        """Returns the CPU time of all threads since the last call, as a number of busy cores."""
+        used, now = time.process_time(), time.monotonic()
+        cpu_seconds, seconds = used - self._cpu_seconds, now - self._time
+        self._cpu_seconds, self._time = used, now
+        return cpu_seconds / seconds if seconds > 0 else 0.0
 
 
 def _as_numbers(values: Mapping[str, Any]) -> dict[str, float]:

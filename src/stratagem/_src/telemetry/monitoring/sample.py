@@ -33,6 +33,8 @@ class Sample:
         reported: The newest metrics of the user, such as the loss.
         memory: The resident memory of the process in bytes, if known.
         figures: The metrics of its components, such as a coordinator's queue.
+        activity: What the task is doing instead of steps, such as ``compiling``; may be empty.
+        cpu: The CPU cores that the process has used on average since the previous sample.
         notes: Warnings, errors and recoveries since the previous sample.
     """
 
@@ -45,6 +47,8 @@ class Sample:
     reported: dict[str, float] = field(default_factory=dict)
     memory: int | None = None
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    activity: str = ""
+    cpu: float = 0.0
     notes: list[dict[str, Any]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:

@@ -13,7 +13,7 @@ __all__ = ["text_view"]
 _PARTS = ("input", "compute", "communication", "waiting", "other")
 _HEADINGS = (
     *("task", "state", "steps", "steps/s", "examples/s", "step"),
-    *("input", "compute", "comm", "waiting", "other", "memory", "starts"),
+    *("input", "compute", "comm", "waiting", "other", "CPU", "memory", "starts"),
 )
 _NUM_LEFT = 2
 _MAX_NOTES = 8
@@ -76,6 +76,7 @@ def _row(task: Mapping[str, Any]) -> tuple[str, ...]:
         _number(task["examples_per_second"]),
         _seconds(step["total"]) if step else "",
         *shares,
+        "" if task["cpu"] is None else f"{100 * task['cpu']:.0f} %",
         "" if task["memory"] is None else _bytes(task["memory"]),
         str(task["starts"]),
     )
@@ -111,6 +112,8 @@ def _label(name: str) -> str:
 def _metric(name: str, value: float) -> str:
     if name.endswith("bytes"):
         return _bytes(value)
+    if name.endswith("utilization"):
+        return f"{100 * value:.0f} %"
     return _seconds(value) if name.endswith("_seconds") else _number(value)
 
 

@@ -18,8 +18,10 @@ from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.process.hard_exit import end_process
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
 from stratagem._src.strategies.multi_worker_mirrored import MultiWorkerMirroredStrategy
+from stratagem._src.telemetry.measurement.recorder import activity
 from stratagem._src.training.elastic.boundary import Boundary, agree_on_boundary
 from stratagem._src.training.elastic.elastic_loop import ElasticLoop, first_place
+from stratagem._src.training.elastic.recovery_report import RecoveryReport
 from stratagem._src.training.elastic.variable_snapshot import VariableSnapshot, take_snapshot
 
 __all__ = ["ElasticRun"]
@@ -46,6 +48,7 @@ class ElasticRun:
         assert isinstance(extended, MultiWorkerExtended)
         self._extended = extended
         self._boundary = Boundary(0, None, VariableSnapshot((), (), ()))
+        self._recovery: RecoveryReport | None = None
         if self._job.peers.boundary > 0:
             raise ContextError(
                 "A job must have at most one elastic run, and this one has already started or finished. "
@@ -75,8 +78,10 @@ class ElasticRun:
                 return result
             finally:
                 loop.close()
+            self._recovery = RecoveryReport(self._job.generation)
             if not self._resume():
                 return None
+            self._recovery.resume(self._job.generation, self._job.me, self._boundary)
 
     # --- boundaries -------------------------------------------------------------------------------------
 
@@ -84,6 +89,9 @@ class ElasticRun:
         """Commits everything up to this boundary: it will not run again."""
         values = take_snapshot(self._extended, self._boundary.values)
         self._boundary = Boundary(self._boundary.number + 1, place, values)
+        if self._recovery is not None:
+            self._recovery.finish()
+            self._recovery = None
         if self._job.check_pause(self._boundary.number):
             raise _RerendezvousRequested
 
@@ -112,6 +120,10 @@ class ElasticRun:
 
     def _resume(self) -> bool:
         """Re-forms the cluster with the workers that are alive; returns whether work is left to do."""
+        with activity("recovering"):
+            return self._re_form()
+
+    def _re_form(self) -> bool:
         self._boundary.values.move_to_host(self._extended.first_values())
         while True:
             try:

@@ -4,6 +4,7 @@
 // set as text: what a task prints is never taken for a part of the page.
 
 const PARTS = ["input", "compute", "communication", "waiting", "other"];
+const RUNNING = ["running", "compiling", "recovering"];
 const KEPT_SECONDS = 600;
 const MOST_NOTES = 100;
 
@@ -39,6 +40,10 @@ function bytes(value) {
   return `${value < 10 && unit ? value.toFixed(1) : value.toFixed(0)} ${units[unit]}`;
 }
 
+function percent(value) {
+  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(0)} %`;
+}
+
 function duration(value) {
   const whole = Math.max(0, Math.floor(value));
   const two = (part) => String(part).padStart(2, "0");
@@ -71,7 +76,7 @@ function showSummary(view) {
   const state = find("state");
   state.textContent = view.job.state + (view.job.attempt ? `, restart ${view.job.attempt}` : "");
   state.className = `state ${view.job.state}`;
-  const running = view.tasks.filter((task) => task.state === "running").length;
+  const running = view.tasks.filter((task) => RUNNING.includes(task.state)).length;
   const cards = [
     card(duration(view.now - (view.job.started ?? view.now)), "since the start"),
     card(`${running} of ${view.tasks.length}`, "tasks run"),
@@ -111,6 +116,7 @@ function showTasks(view) {
     const row = make("tr", { "data-task": task.task }, name, state);
     for (const text of figures) row.append(make("td", { class: "number" }, text));
     row.append(make("td", {}, bar(task.step)));
+    row.append(make("td", { class: "number", title: "100 % is one core" }, percent(task.cpu)));
     row.append(make("td", { class: "number" }, bytes(task.memory)), make("td", { class: "number" }, String(task.starts)));
     return row;
   });
@@ -123,8 +129,8 @@ function showParts(view) {
     for (const [part, figures] of Object.entries(task.figures)) {
       const list = make("dl");
       for (const [name, value] of Object.entries(figures)) {
-        const text = name.endsWith("bytes") ? bytes(value) : name.endsWith("_seconds") ? seconds(value) : number(value);
-        list.append(make("dt", {}, name.replace(/_(seconds|bytes)$/, "").replaceAll("_", " ")), make("dd", {}, text));
+        const show = name.endsWith("bytes") ? bytes : name.endsWith("_seconds") ? seconds : name.endsWith("utilization") ? percent : number;
+        list.append(make("dt", {}, name.replace(/_(seconds|bytes)$/, "").replaceAll("_", " ")), make("dd", {}, show(value)));
       }
       cards.push(make("div", { class: "card", "data-part": part }, make("span", {}, `${part.replaceAll("_", " ")}, ${task.task}`), list));
     }
@@ -143,6 +149,7 @@ function showCharts(view) {
   const charts = [
     chart("steps/s", of((point) => point.steps_per_second), view.now),
     chart("examples/s", of((point) => point.examples_per_second), view.now),
+    chart("CPU (cores)", of((point) => point.cpu), view.now),
     chart("memory (MB)", of((point) => (point.memory === null ? null : point.memory / 1e6)), view.now),
   ];
   const first = leader(view);
