@@ -2,11 +2,14 @@
 
 import json
 import signal
+import urllib.parse
+import urllib.request
 
 import pytest
 from processes import poll
 
 from stratagem._src.cli import main
+from stratagem._src.telemetry.monitoring.monitored_jobs import monitored_jobs
 
 SECONDS = 200.0
 pytestmark = pytest.mark.timeout(2 * SECONDS)
@@ -31,6 +34,9 @@ def step(x):
 for x in iterator:
     sg.train.report(total=step(x))
 """
+
+
+HELLO = "print('Hello from', index, file=sys.stderr, flush=True); hang()"
 
 
 def events_in(path):
@@ -90,15 +96,33 @@ def test_failures_and_restarts_are_events(start, script, tmp_path):
 
 def test_a_running_job_is_found_and_shown(start, script, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    job = start("run", "--dashboard", "--workers", 2, script("hang()"))
+    job = start("run", "--dashboard", "--workers", 2, script(HELLO))
     poll(lambda: len(list(tmp_path.glob("ready-worker-*"))) == 2, SECONDS)
     assert main(["top"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("train  running")
     assert "worker 1  starting" in shown
+    [announced] = monitored_jobs()
+    print_and_search(announced.link)
     job.process.send_signal(signal.SIGTERM)
     assert "stratagem: dashboard: http://127.0.0.1:" in job.finish(timeout=SECONDS).stderr
     assert main(["top"]) == 2  # nobody announces it any more
+
+
+def print_and_search(link):
+    """Searches the output of the two workers, as the page does after its link has set the cookie."""
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    opener.open(link, timeout=30).close()
+
+    def found(**query):
+        url = f"{link.partition('?')[0]}logs?{urllib.parse.urlencode(query)}"
+        with opener.open(url, timeout=30) as answer:
+            return json.load(answer)["lines"]
+
+    poll(lambda: len(found(text="HELLO")) == 2, SECONDS)
+    [line] = found(text="hello", task="worker 1")
+    assert (line["task"], line["text"], line["is_error"]) == ("worker 1", "Hello from 1", True)
+    assert found(text="no such text") == []
 
 
 @pytest.mark.slow

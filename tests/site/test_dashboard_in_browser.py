@@ -32,7 +32,9 @@ def step(x):
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 for x in strategy.experimental_distribute_dataset(data):
     time.sleep(0.05 * index)  # worker 1 is the late one
-    sg.train.report(total=step(x))
+    sum_of_all = step(x)
+    sg.train.report(total=sum_of_all)
+    print(f"The sum is <b>{float(sum_of_all):.0f}</b>", flush=True)
 """
 
 
@@ -98,6 +100,40 @@ def check_charts(page):
     page.locator("#over-steps").uncheck()
 
 
+def check_logs(page):
+    """The output of both workers, a search in it, and the output of one."""
+    page.locator("#logs summary").click()
+    lines = page.locator("#log-lines div")
+    page.wait_for_function(
+        "['worker 0', 'worker 1'].every("
+        "(task) => document.getElementById('log-lines').textContent.includes(task))",
+        timeout=60_000,
+    )
+    sums = lines.filter(has_text="The sum is <b>")  # as text, not as a part of the page
+    assert sums.count() > 0
+    seen = lines.count()
+    page.wait_for_function(
+        "seen => document.querySelectorAll('#log-lines div').length > seen",
+        arg=seen,
+        timeout=60_000,
+    )
+    page.locator("#log-text").fill("SUM IS")
+    page.locator("#log-lines mark").first.wait_for(timeout=60_000)
+    assert page.locator("#log-lines mark").first.inner_text() == "sum is"
+    assert sums.count() == lines.count()
+    page.locator("#log-task").select_option("worker 1")
+    page.wait_for_function(
+        "document.querySelectorAll('#log-lines div').length > 0 && "
+        "[...document.querySelectorAll('#log-lines b')].every((name) => name.textContent === 'worker 1')",
+        timeout=60_000,
+    )
+    page.locator("#log-text").fill("no such text")
+    page.locator("#log-count", has_text="no such line").wait_for(timeout=60_000)
+    assert lines.count() == 0
+    page.locator("#log-text").fill("sum")
+    page.locator("#log-lines mark").first.wait_for(timeout=60_000)
+
+
 def number_of(text):
     return float(text.replace(",", "") or "nan")
 
@@ -132,6 +168,9 @@ def test_a_running_job_is_shown_live(browser, job, tmp_path):
     )
     assert waiting > 0
     check_charts(page)
+    check_logs(page)
+    assert re.fullmatch(r"\d+ %", page.locator('tr[data-task="worker 0"] td').nth(-3).inner_text())
+    assert page.locator('figure[data-chart="CPU (cores)"] polyline').count() == 2
     assert page.locator("#notes li").count() > 0  # what the library has warned of
     for screen, width in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": 900})

@@ -28,6 +28,7 @@ from stratagem._src.telemetry.monitoring.collector import Collector
 from stratagem._src.telemetry.monitoring.dashboard.dashboard_server import DashboardServer
 from stratagem._src.telemetry.monitoring.monitored_jobs import MonitoredJob, announce_job
 from stratagem._src.telemetry.monitoring.open_telemetry import OpenTelemetryMetrics
+from stratagem._src.telemetry.monitoring.task_logs import TaskLogs
 
 __all__ = ["MONITORING_SECRET_ID", "JobMonitor", "monitor_job"]
 
@@ -123,19 +124,18 @@ def monitor_job(
         return
     events = None if options.events is None else Path(options.events)
     with contextlib.ExitStack() as stack:
-        collector = stack.enter_context(
-            Collector(host, secret_of(MONITORING_SECRET_ID), events, console.own_message)
-        )
+        logs = None if options.dashboard is None else TaskLogs()
+        secret = secret_of(MONITORING_SECRET_ID)
+        collector = stack.enter_context(Collector(host, secret, events, console.own_message, logs))
         collector.note("job_started", name=options.name)
-        if options.dashboard is not None:
+        if options.dashboard is not None and logs is not None:
             address = Address.parse(options.dashboard)
-            server = DashboardServer(address, collector.view, secret_of(_DASHBOARD_SECRET_ID))
+            key = secret_of(_DASHBOARD_SECRET_ID)
+            server = DashboardServer(address, collector.view, key, logs.find)
             link = stack.enter_context(server).link
-            if server.is_local:
-                where = f" (on {host})" if loopback_address(host) is None else ""
-                console.message(f"dashboard: {link}{where}")
-            else:
-                console.private_message(f"dashboard: {link}")
+            is_elsewhere = server.is_local and loopback_address(host) is None
+            where = f" (on {host})" if is_elsewhere else ""
+            console.private_message(f"dashboard: {link}{where}")
             _announce(stack, MonitoredJob.of_this_process(options.name, link), console)
         if options.opentelemetry:
             stack.enter_context(OpenTelemetryMetrics(options.name, collector.view))

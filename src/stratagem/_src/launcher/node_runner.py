@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from stratagem._src.launcher.task_process import TaskProcess
 from stratagem._src.launcher.task_program import TaskProgram
 from stratagem._src.launcher.visible_devices import divide_devices, find_devices
 from stratagem._src.telemetry.monitoring.collector_address import collector_variables
+from stratagem._src.telemetry.monitoring.log_sender import LogSender
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE
 
 __all__ = ["JobNode", "NodeRunner", "task_environment"]
@@ -87,6 +89,7 @@ class NodeRunner:
         self._attempt: Start | None = None
         self._secret = ""
         self._logs_are_incomplete = False
+        self._log_sender: LogSender | None = None
         # Before anything starts: raises if the devices of this host cannot be divided.
         devices = find_devices(program.environment)
         self._devices = divide_devices(devices, list(node.counts.jobs()))
@@ -139,6 +142,8 @@ class NodeRunner:
         for task in list(self._running):
             self._forget(task)
         self._ports.close()
+        if self._log_sender is not None:
+            self._log_sender.close()
 
     def _start(self, order: Start) -> None:
         self.exits, self._is_stopping = [], False
@@ -157,9 +162,13 @@ class NodeRunner:
         )
         position = order.plan.tasks[self._node.rank].index(task)
         environment |= self._devices[position]
+        send: Callable[[str, bool], None] | None = None
         if order.collector:
             secret = self._secret_of(MONITORING_SECRET_ID)
             environment |= collector_variables(order.collector, secret, str(task))
+            if self._log_sender is None:
+                self._log_sender = LogSender(order.collector, secret)
+            send = functools.partial(self._log_sender.line, str(task))
         log_dir = self._program.log_dir
         is_shown = not self._program.quiet or task == order.plan.shown_when_quiet
         output = TaskOutput(
@@ -167,6 +176,7 @@ class NodeRunner:
             self._console if is_shown else None,
             None if log_dir is None else log_dir / log_file_name(task, order.attempt),
             append=again,
+            send=send,
             when_incomplete=self._warn_incomplete_logs,
         )
         self._running[task] = TaskProcess(

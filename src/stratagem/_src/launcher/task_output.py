@@ -38,6 +38,7 @@ class TaskOutput:
         console: Shows its lines, except known noise; ``None`` to show nothing.
         log_file: The file for the complete output, if any; readable by this user only.
         append: Whether to append to an existing file.
+        send: Receives its lines too, without known noise, and whether each is error output.
         when_incomplete: Called when writing the file fails, for example because the disk is full. The task
             continues, and later output is written again.
     """
@@ -48,10 +49,12 @@ class TaskOutput:
         console: Console | None,
         log_file: Path | None,
         append: bool = False,
+        send: Callable[[str, bool], None] | None = None,
         when_incomplete: Callable[[OSError], None] = lambda error: None,
     ) -> None:
         self._task = task
         self._console = console
+        self._send = send
         self._when_incomplete = when_incomplete
         self._file: io.FileIO | None = None
         if log_file is not None:
@@ -92,7 +95,10 @@ class TaskOutput:
             self._when_incomplete(error)
 
     def _show(self, lines: list[str], is_error: bool) -> None:
-        if self._console is not None:
-            for line in lines:
-                if not line.startswith(_NOISE):
-                    self._console.line(self._task, line, is_error)
+        for line in lines:
+            if line.startswith(_NOISE):
+                continue
+            if self._console is not None:
+                self._console.line(self._task, line, is_error)
+            if self._send is not None:
+                self._send(line, is_error)

@@ -25,6 +25,7 @@ from stratagem._src.telemetry.monitoring.monitored_jobs import (
     announce_job,
     monitored_jobs,
 )
+from stratagem._src.telemetry.monitoring.task_logs import TaskLogs
 
 KEY = "the-key-of-the-dashboard"
 
@@ -38,11 +39,18 @@ def collector():
 
 
 @pytest.fixture
-def serve(collector):
+def logs():
+    logs = TaskLogs()
+    logs.add("worker 0", [(1.0, False, "epoch 1"), (2.0, True, "a WARNING")])
+    return logs
+
+
+@pytest.fixture
+def serve(collector, logs):
     servers = []
 
     def serve(host):
-        servers.append(DashboardServer(Address(host, 0), collector.view, KEY))
+        servers.append(DashboardServer(Address(host, 0), collector.view, KEY, logs.find))
         return servers[-1].__enter__()
 
     yield serve
@@ -66,7 +74,7 @@ def test_the_page_and_all_that_it_loads(serve):
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert "default-src 'self'" in headers["Content-Security-Policy"]
     assert "http" not in page  # nothing comes from elsewhere
-    for path in ("/page.js", "/page.css"):
+    for path in ("/page.js", "/logs.js", "/page.css"):
         assert path.strip("/") in page
         status, _, text = get(server, path)
         assert status == 200
@@ -123,7 +131,7 @@ def test_beyond_loopback_it_needs_the_key(serve):
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "worker0", "localhost", ""])
 def test_the_key_is_what_counts_beyond_loopback(host):
-    access = PageAccess("key")
+    access = PageAccess("key", 8000, is_local=False)
     headers = {"Host": host}
     assert access.refuse(PageRequest.parse("/", headers)).status == 401
     assert access.refuse(PageRequest.parse("/?key=key", headers)) is None
@@ -137,6 +145,54 @@ def test_a_link_with_the_key_becomes_a_cookie(serve):
     status, headers, _ = get(server, f"/?key={KEY}")
     assert (status, headers["Location"]) == (303, "/")
     assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+
+
+def lines(server, fields="", **headers):
+    status, _, text = get(server, f"/logs?{fields}", **headers)
+    return json.loads(text)["lines"] if status == 200 else status
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_what_tasks_print_is_for_those_with_the_key(serve, host):
+    server = serve(host)
+    assert server.link.endswith(f"/?key={KEY}")
+    assert lines(server) == 401
+    assert lines(server, Authorization="Bearer wrong") == 401
+    with_key = {"Authorization": f"Bearer {KEY}"}
+    assert [line["text"] for line in lines(server, **with_key)] == ["epoch 1", "a WARNING"]
+    [found] = lines(server, "text=warning&task=worker+0", **with_key)
+    assert found == {
+        "number": 1,
+        "time": 2.0,
+        "task": "worker 0",
+        "is_error": True,
+        "text": "a WARNING",
+    }
+    assert lines(server, "task=worker+1", **with_key) == []
+    assert lines(server, "after=1", **with_key) == []
+    assert len(lines(server, "after=x", **with_key)) == 2
+
+
+def test_cookies_of_several_jobs_on_this_machine_do_not_disturb_each_other(serve):
+    servers = [serve("127.0.0.1"), serve("127.0.0.1")]
+    cookies = []
+    for server in servers:
+        _, headers, _ = get(server, f"/?key={KEY}")
+        cookies.append(headers["Set-Cookie"].split(";")[0])
+    assert cookies[0].split("=")[0] != cookies[1].split("=")[0]
+    other = "stratagem_dashboard_1=key-of-another-job"
+    for server in servers:
+        assert len(lines(server, Cookie="; ".join([other, *cookies]))) == 2
+    assert lines(servers[0], Cookie=other) == 401
+    # A wrong key in the link is not made a cookie, and the page of this machine is shown all the same.
+    assert get(servers[0], "/?key=wrong")[0] == 200
+
+
+def test_recorded_runs_have_no_logs():
+    with DashboardServer(Address("127.0.0.1", 0), lambda since: {}, key="") as server:
+        assert "key" not in server.link
+        assert lines(server) == 404
+        assert lines(server, Authorization="Bearer ") == 404
 
 
 def test_a_port_in_use_is_refused(serve):

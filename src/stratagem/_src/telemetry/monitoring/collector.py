@@ -21,10 +21,12 @@ from stratagem._src.telemetry.monitoring.job_events import (
     make_event,
 )
 from stratagem._src.telemetry.monitoring.job_history import JobHistory
+from stratagem._src.telemetry.monitoring.log_sender import LOGS, NOT_WANTED, parse_lines
 from stratagem._src.telemetry.monitoring.recovery_times import RecoveryTimes
 from stratagem._src.telemetry.monitoring.reporter import SAMPLE
 from stratagem._src.telemetry.monitoring.sample import Sample
 from stratagem._src.telemetry.monitoring.strict_json import strict_json
+from stratagem._src.telemetry.monitoring.task_logs import TaskLogs
 from stratagem._src.transport import Credentials, Message, TransportServer
 
 __all__ = ["Collector", "EventsFile"]
@@ -38,6 +40,7 @@ class Collector:
         secret: The secret that tasks must prove to know.
         events: The file for all events, if any.
         notify: Called with messages for the user.
+        logs: Keeps the output of tasks, if anybody can look at it.
 
     Raises:
         LaunchError: If the file cannot be written.
@@ -49,15 +52,20 @@ class Collector:
         secret: str,
         events: Path | None = None,
         notify: Callable[[str], None] = lambda text: None,
+        logs: TaskLogs | None = None,
     ) -> None:
         self._notify = notify
+        self._logs = logs
         self._lock = threading.Lock()
         self._samples = SampleEvents()
         self._recoveries = RecoveryTimes()
         self._history = JobHistory()
         self._file = None if events is None else EventsFile(events)
         self._server = TransportServer(
-            f"{host}:0", {SAMPLE: self._take}, Credentials(secret=secret), COLLECTOR
+            f"{host}:0",
+            {SAMPLE: self._take, LOGS: self._take_logs},
+            Credentials(secret=secret),
+            COLLECTOR,
         )
 
     @property
@@ -82,6 +90,13 @@ class Collector:
         with self._lock:
             for event in self._samples.of(sample):
                 self._add(event)
+        return Message()
+
+    def _take_logs(self, message: Message) -> Message:
+        if self._logs is None:
+            return Message(NOT_WANTED)
+        for task, lines in parse_lines(message.body).items():
+            self._logs.add(task, lines)
         return Message()
 
     def _add(self, event: Event) -> None:

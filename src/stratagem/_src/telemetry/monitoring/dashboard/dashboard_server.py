@@ -15,17 +15,21 @@ from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.process.background import Background
 from stratagem._src.telemetry.monitoring.dashboard.page_request import (
     COOKIE,
+    LOGS_PATH,
     STATE_PATH,
     PageRequest,
 )
 from stratagem._src.telemetry.monitoring.dashboard.page_server import PageServer
 from stratagem._src.telemetry.monitoring.strict_json import strict_json
+from stratagem._src.telemetry.monitoring.task_logs import LogQuery
 
 __all__ = ["DashboardServer", "PageAccess"]
 
 
 _NOT_HERE = "The dashboard is at 127.0.0.1 or localhost. Open it under one of these names.\n"
 _NO_KEY = "This dashboard needs a key. Open the link that 'stratagem run' printed.\n"
+_NO_KEY_FOR_LOGS = "Logs need a key. Open the link that 'stratagem run' printed.\n"
+_NO_LOGS = "There are no logs: they are shown while a job runs.\n"
 
 _SHUTDOWN_TIMEOUT = 5.0
 _ALL_INTERFACES = ("0.0.0.0", "::", "")
@@ -34,6 +38,7 @@ _PAGE = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/logs.js": ("logs.js", "text/javascript; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {
@@ -47,12 +52,14 @@ _HEADERS = {
 class DashboardServer:
     """Serves the read-only dashboard while entered.
 
-    On loopback every user of this machine can see it. On other addresses a key is needed.
+    On loopback every user of this machine can see the page without the output of the tasks. That output
+    needs the key in the link, and on other addresses everything does.
 
     Args:
         address: The address to listen on; port 0 chooses a free port.
         view: Returns the state of the job, and its history after a given time.
-        key: The key that clients need if the address is not loopback.
+        key: The key in the link; empty if the page is local and shows no logs.
+        find_logs: Finds lines that tasks have printed, if the page shows them.
 
     Attributes:
         is_local: Whether only this machine can reach it.
@@ -62,11 +69,15 @@ class DashboardServer:
     """
 
     def __init__(
-        self, address: Address, view: Callable[[float], Mapping[str, Any]], key: str
+        self,
+        address: Address,
+        view: Callable[[float], Mapping[str, Any]],
+        key: str,
+        find_logs: Callable[[LogQuery], Mapping[str, Any]] | None = None,
     ) -> None:
         self.is_local = loopback_address(address.host) is not None
-        self._key = None if self.is_local else key
-        self._access = PageAccess(self._key)
+        self._key = key
+        self._find_logs = find_logs
         self._files = {path: (_read(name), kind) for path, (name, kind) in _PAGE.items()}
         self._view = view
         self._background = Background("the dashboard")
@@ -79,11 +90,12 @@ class DashboardServer:
             ) from None
         host = socket.gethostname() if address.host in _ALL_INTERFACES else address.host
         self._address = Address(host, self._server.server_address[1])
+        self._access = PageAccess(key, self._address.port, is_local=self.is_local)
 
     @property
     def link(self) -> str:
-        """The link to open in a browser; with the key if one is needed."""
-        return _with_key(f"http://{self._address}/", self._key)
+        """The link to open in a browser, with the key."""
+        return f"http://{self._address}/" + (f"?key={self._key}" if self._key else "")
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         try:
@@ -94,16 +106,27 @@ class DashboardServer:
         refusal = self._access.refuse(request)
         if refusal is not None:
             _send(handler, refusal.status, refusal.text.encode(), _TEXT)
-        elif self._key is not None and request.key_in_path is not None:
+        elif request.key_in_path is not None and self._access.has_key(request):
             # Moves the key to a cookie, so that it does not stay in the browser's address bar and history.
             headers = {"Location": "/", "Set-Cookie": self._access.cookie()}
             _send(handler, 303, b"", "text/plain", headers)
         elif request.path == STATE_PATH:
             _send(handler, 200, strict_json(self._view(request.since)).encode(), "application/json")
+        elif request.path == LOGS_PATH:
+            self._answer_logs(handler, request)
         elif request.path in self._files:
             _send(handler, 200, *self._files[request.path])
         else:
             _send(handler, 404, b"There is no such page.\n", _TEXT)
+
+    def _answer_logs(self, handler: BaseHTTPRequestHandler, request: PageRequest) -> None:
+        if self._find_logs is None:
+            _send(handler, 404, _NO_LOGS.encode(), _TEXT)
+        elif not self._access.has_key(request):
+            _send(handler, 401, _NO_KEY_FOR_LOGS.encode(), _TEXT)
+        else:
+            found = self._find_logs(LogQuery.parse(request.fields))
+            _send(handler, 200, strict_json(found).encode(), "application/json")
 
     def __enter__(self) -> Self:
         self._background.start(self._server.serve_forever, name="dashboard-accept")
@@ -146,28 +169,31 @@ class PageAccess:
     """Decides whether a request may see the page.
 
     Args:
-        key: The key that a request must have; ``None`` on loopback, where every request may see the page
-            whose ``Host`` is a loopback name. That rejects DNS rebinding: a foreign page whose own name
-            resolves to this machine.
+        key: The key in the link.
+        port: The port of the page.
+        is_local: Whether the page is on loopback. There every request may see it whose ``Host`` is a
+            loopback name. That rejects DNS rebinding: a foreign page whose name resolves to this machine.
     """
 
-    def __init__(self, key: str | None) -> None:
+    def __init__(self, key: str, port: int, *, is_local: bool) -> None:
         self._key = key
+        self._port = port
+        self._is_local = is_local
 
     def refuse(self, request: PageRequest) -> _Refusal | None:
         """Returns the reason to reject a request, or ``None``."""
-        if self._key is None:
+        if self._is_local:
             is_local = bool(request.host) and loopback_address(request.host) is not None
             return None if is_local else _Refusal(421, _NOT_HERE)
-        given = request.key_in_path or request.key or ""
-        is_known = hmac.compare_digest(given.encode(errors="replace"), self._key.encode())
-        return None if is_known else _Refusal(401, _NO_KEY)
+        return None if self.has_key(request) else _Refusal(401, _NO_KEY)
+
+    def has_key(self, request: PageRequest) -> bool:
+        """Returns whether a request has the key, in the link, a header or a cookie."""
+        given = request.keys if request.key_in_path is None else (request.key_in_path,)
+        return bool(self._key) and any(
+            hmac.compare_digest(key.encode(errors="replace"), self._key.encode()) for key in given
+        )
 
     def cookie(self) -> str:
         """Returns the cookie that replaces the key in the link."""
-        return f"{COOKIE}={self._key}; HttpOnly; SameSite=Strict; Path=/"
-
-
-def _with_key(link: str, key: str | None) -> str:
-    """Returns a link with the key that it needs."""
-    return link if key is None else f"{link}?key={key}"
+        return f"{COOKIE}_{self._port}={self._key}; HttpOnly; SameSite=Strict; Path=/"

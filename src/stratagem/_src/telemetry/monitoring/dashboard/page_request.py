@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["COOKIE", "STATE_PATH", "PageRequest"]
+__all__ = ["COOKIE", "LOGS_PATH", "STATE_PATH", "PageRequest"]
 
 STATE_PATH = "/state"
+LOGS_PATH = "/logs"
 COOKIE = "stratagem_dashboard"
+"""The start of the cookie's name, which ends with the port: browsers send all cookies to all ports."""
 _BEARER = "Bearer "
 _MAX_FIELDS = 16
 
@@ -37,14 +41,16 @@ class PageRequest:
         host: The host name in the ``Host`` header.
         since: The start time of the requested history.
         key_in_path: The key in the link, if any.
-        key: The key in a cookie or header, if any.
+        keys: The keys in a header and in cookies, of which there is one for each job on this machine.
+        fields: The fields of the query.
     """
 
     path: str
     host: str
     since: float = 0.0
     key_in_path: str | None = None
-    key: str | None = None
+    keys: tuple[str, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, target: str, headers: _Headers) -> PageRequest:
@@ -68,16 +74,16 @@ class PageRequest:
             host,
             since if math.isfinite(since) else 0.0,
             query.get("key", [None])[0],
-            _key(headers),
+            tuple(_keys(headers)),
+            {name: values[0] for name, values in query.items()},
         )
 
 
-def _key(headers: _Headers) -> str | None:
+def _keys(headers: _Headers) -> Iterator[str]:
     authorization = headers.get("Authorization") or ""
     if authorization.startswith(_BEARER):
-        return authorization.removeprefix(_BEARER)
-    try:
-        morsel = SimpleCookie(headers.get("Cookie") or "").get(COOKIE)
-    except CookieError:
-        return None
-    return None if morsel is None else morsel.value
+        yield authorization.removeprefix(_BEARER)
+    with contextlib.suppress(CookieError):
+        for name, morsel in SimpleCookie(headers.get("Cookie") or "").items():
+            if name.startswith(COOKIE):
+                yield morsel.value

@@ -104,7 +104,14 @@ function chart(title, lines, now) {
   return figure;
 }
 
+const coloured = []; // the tasks in the order of their colours
+
+function colourOf(task) {
+  return COLOURS[Math.max(0, coloured.indexOf(task)) % COLOURS.length];
+}
+
 function taskLegend(names) {
+  coloured.splice(0, coloured.length, ...names);
   return names.map((name, i) => {
     const colour = make("i");
     colour.style.background = COLOURS[i % COLOURS.length];

@@ -185,6 +185,8 @@ async function look() {
     shown = view;
     showCharts(view);
     showNotes();
+    find("logs").hidden = Boolean(view.is_recorded);
+    offerTasks(view.tasks.map((task) => task.task));
     find("lost").hidden = true;
   } catch (error) {
     find("lost").hidden = false;
@@ -192,6 +194,7 @@ async function look() {
   setTimeout(look, 1000);
 }
 
+listenToLogs();
 listenToSettings(() => shown && showCharts(shown));
 find("legend").append(...PARTS.map((part) => make("span", {}, make("i", { class: part }), part)));
 look();
