@@ -230,6 +230,16 @@ def _add_monitoring_flags(parser: argparse.ArgumentParser) -> None:
         "link",
     )
     monitoring.add_argument(
+        "--dashboard-certfile",
+        metavar="FILE",
+        help="serve the web page over HTTPS, with the certificate in this PEM file",
+    )
+    monitoring.add_argument(
+        "--dashboard-keyfile",
+        metavar="FILE",
+        help="PEM file with the key of that certificate; default: it is in the same file",
+    )
+    monitoring.add_argument(
         "--opentelemetry",
         action="store_true",
         help="export measurements as OpenTelemetry metrics, configured by the OTEL_ variables",
@@ -269,6 +279,8 @@ def describe_job(options: argparse.Namespace) -> JobDescription:
         options.events,
         options.dashboard_address or (f"{_LOOPBACK}:0" if options.dashboard else None),
         options.opentelemetry,
+        options.dashboard_certfile,
+        options.dashboard_keyfile,
     )
 
 

@@ -17,6 +17,7 @@ from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_program import check_num_devices
 from stratagem._src.launcher.task_resources import TaskResources
 from stratagem._src.telemetry.monitoring.collector_address import collector_variables
+from stratagem._src.telemetry.monitoring.dashboard.page_certificate import PageCertificate
 
 __all__ = ["JobDescription"]
 
@@ -56,6 +57,8 @@ class JobDescription:
         events: The file for the job's events, if any.
         dashboard: The address of the dashboard as ``host:port``, with port 0 for any free port, if any.
         opentelemetry: Whether to export the tasks' measurements as OpenTelemetry metrics.
+        dashboard_certfile: The file with the dashboard's certificate; ``None`` for plain HTTP.
+        dashboard_keyfile: The file with its key; ``None`` if that is in the same file.
 
     Raises:
         LaunchError: If a value is invalid, or values contradict each other.
@@ -73,9 +76,12 @@ class JobDescription:
     events: str | None = None
     dashboard: str | None = None
     opentelemetry: bool = False
+    dashboard_certfile: str | None = None
+    dashboard_keyfile: str | None = None
 
     def __post_init__(self) -> None:
         self.tasks.check_not_empty()
+        self._check_certificate()
         check_num_devices(self.devices_per_worker)
         for name in self.environment:
             if not _VARIABLE.fullmatch(name) or name in _OURS:
@@ -93,6 +99,18 @@ class JobDescription:
                 f"a letter, got {self.name!r}. Use {_as_name(self.name)!r}."
             )
 
+    def _check_certificate(self) -> None:
+        if self.dashboard_keyfile is not None and self.dashboard_certfile is None:
+            raise LaunchError(
+                "--dashboard-keyfile needs the certificate of that key, got none. Add "
+                "--dashboard-certfile FILE."
+            )
+        if self.dashboard_certfile is not None and self.dashboard is None:
+            raise LaunchError(
+                "--dashboard-certfile is for a dashboard, but there is none. Add --dashboard or "
+                "--dashboard-address."
+            )
+
     def _check_elastic(self, min_workers: int) -> None:
         if self.tasks.ps:
             raise LaunchError(
@@ -107,7 +125,14 @@ class JobDescription:
     @property
     def monitoring(self) -> MonitoringOptions:
         """How the launcher that leads the job monitors it."""
-        return MonitoringOptions(self.name, self.events, self.dashboard, self.opentelemetry)
+        certificate = (
+            None
+            if self.dashboard_certfile is None
+            else PageCertificate(self.dashboard_certfile, self.dashboard_keyfile)
+        )
+        return MonitoringOptions(
+            self.name, self.events, self.dashboard, self.opentelemetry, certificate
+        )
 
     def all_tasks(self) -> Iterator[Task]:
         """Yields every task in rank order: chief, workers, parameter servers, evaluator."""

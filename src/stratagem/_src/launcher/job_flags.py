@@ -36,6 +36,10 @@ def job_flags(job: JobDescription) -> list[str]:
         flags.append(f"--events={job.events}")
     if job.dashboard is not None:
         flags.append(f"--dashboard-address={job.dashboard}")
+    if job.dashboard_certfile is not None:
+        flags.append(f"--dashboard-certfile={job.dashboard_certfile}")
+    if job.dashboard_keyfile is not None:
+        flags.append(f"--dashboard-keyfile={job.dashboard_keyfile}")
     flags += ["--opentelemetry"] * job.opentelemetry
     flags += ["-m"] * job.program.is_module
     return [*flags, job.program.name, *job.program.arguments]

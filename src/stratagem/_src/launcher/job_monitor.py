@@ -35,6 +35,10 @@ __all__ = ["MONITORING_SECRET_ID", "JobMonitor", "monitor_job"]
 MONITORING_SECRET_ID = "observation"
 """The id from which the collector's secret is derived, as an attempt's secret is from the attempt's id."""
 _DASHBOARD_SECRET_ID = "dashboard"
+_NOT_ENCRYPTED = (
+    "The dashboard is not encrypted: others in the network can read the link. Use --dashboard-certfile, or "
+    "leave the dashboard on loopback and reach it by 'ssh -L'."
+)
 
 
 class JobMonitor:
@@ -131,11 +135,13 @@ def monitor_job(
         if options.dashboard is not None and logs is not None:
             address = Address.parse(options.dashboard)
             key = secret_of(_DASHBOARD_SECRET_ID)
-            server = DashboardServer(address, collector.view, key, logs.find)
+            server = DashboardServer(address, collector.view, key, logs.find, options.certificate)
             link = stack.enter_context(server).link
             is_elsewhere = server.is_local and loopback_address(host) is None
             where = f" (on {host})" if is_elsewhere else ""
             console.private_message(f"dashboard: {link}{where}")
+            if not server.is_local and options.certificate is None:
+                console.message(_NOT_ENCRYPTED)
             _announce(stack, MonitoredJob.of_this_process(options.name, link), console)
         if options.opentelemetry:
             stack.enter_context(OpenTelemetryMetrics(options.name, collector.view))

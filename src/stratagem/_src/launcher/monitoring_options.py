@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratagem._src.telemetry.monitoring.dashboard.page_certificate import PageCertificate
+
 __all__ = ["NO_MONITORING", "MonitoringOptions"]
 
 
@@ -16,12 +18,14 @@ class MonitoringOptions:
         events: The file for its events, if any.
         dashboard: The address of the dashboard as ``host:port``, if there is one.
         opentelemetry: Whether to export OpenTelemetry metrics.
+        certificate: The certificate of the dashboard; ``None`` for plain HTTP.
     """
 
     name: str = ""
     events: str | None = None
     dashboard: str | None = None
     opentelemetry: bool = False
+    certificate: PageCertificate | None = None
 
     @property
     def is_enabled(self) -> bool:

@@ -305,7 +305,7 @@ def test_a_client_shows_the_key_that_its_link_has(serve):
 
 
 @pytest.mark.parametrize(
-    "link", ["", "https://host:1/", "http://host:1/page", "host/x", "[::1", "host:x"]
+    "link", ["", "ftp://host:1/", "http://host:1/page", "host/x", "[::1", "host:x"]
 )
 def test_what_is_no_link_is_refused(link):
     with pytest.raises(LaunchError, match="prints"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from typing import IO, Any
@@ -39,6 +40,7 @@ class DashboardClient:
                 f"host:port, got {link!r}."
             )
         self._place = parts.netloc
+        self._scheme = parts.scheme
         self._since = 0.0
         self._notes: collections.deque[Any] = collections.deque(maxlen=_MAX_NOTES)
         self._key = parse_qs(parts.query).get("key", [""])[0]
@@ -53,7 +55,7 @@ class DashboardClient:
             LaunchError: If the dashboard needs a key that was not given.
         """
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        url = f"http://{self._place}{STATE_PATH}?since={self._since}"
+        url = f"{self._scheme}://{self._place}{STATE_PATH}?since={self._since}"
         request = urllib.request.Request(url, headers=headers)
         try:
             with self._opener.open(request, timeout=_RESPONSE_TIMEOUT) as answer:
@@ -62,6 +64,13 @@ class DashboardClient:
             with error:
                 text = error.read(1000).decode(errors="replace").strip()
             raise LaunchError(f"{self._place} does not show a job: {text}") from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise LaunchError(
+                    f"The certificate of {self._place} must be valid, but {error.reason.verify_message}. "
+                    "If it is your own, set SSL_CERT_FILE to its file, or to that of its authority."
+                ) from None
+            raise UnavailableError(f"No dashboard responds at {self._place}: {error}.") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UnavailableError(f"No dashboard responds at {self._place}: {error}.") from None
         self._since = view["now"]
@@ -79,7 +88,7 @@ def _read_all(answer: IO[bytes]) -> bytes:
 def _split(link: str) -> SplitResult | None:
     try:
         parts = urlsplit(link if "://" in link else f"http://{link}")
-        is_link = parts.scheme == "http" and parts.hostname and parts.port != 0
+        is_link = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # half of an IPv6 address, or a port that is not a number
         return None
     return parts if is_link else None

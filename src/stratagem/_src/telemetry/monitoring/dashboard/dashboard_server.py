@@ -13,6 +13,7 @@ from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.process.background import Background
+from stratagem._src.telemetry.monitoring.dashboard.page_certificate import PageCertificate
 from stratagem._src.telemetry.monitoring.dashboard.page_request import (
     COOKIE,
     LOGS_PATH,
@@ -60,6 +61,7 @@ class DashboardServer:
         view: Returns the state of the job, and its history after a given time.
         key: The key in the link; empty if the page is local and shows no logs.
         find_logs: Finds lines that tasks have printed, if the page shows them.
+        certificate: Serves the page over HTTPS, if given.
 
     Attributes:
         is_local: Whether only this machine can reach it.
@@ -74,15 +76,18 @@ class DashboardServer:
         view: Callable[[float], Mapping[str, Any]],
         key: str,
         find_logs: Callable[[LogQuery], Mapping[str, Any]] | None = None,
+        certificate: PageCertificate | None = None,
     ) -> None:
         self.is_local = loopback_address(address.host) is not None
         self._key = key
         self._find_logs = find_logs
+        self._scheme = "http" if certificate is None else "https"
+        tls = None if certificate is None else certificate.server_context()
         self._files = {path: (_read(name), kind) for path, (name, kind) in _PAGE.items()}
         self._view = view
         self._background = Background("the dashboard")
         try:
-            self._server = PageServer(address, self._answer, self._background)
+            self._server = PageServer(address, self._answer, self._background, tls)
         except OSError as error:
             raise LaunchError(
                 "--dashboard-address must be an address of this machine with a free port, got "
@@ -90,12 +95,14 @@ class DashboardServer:
             ) from None
         host = socket.gethostname() if address.host in _ALL_INTERFACES else address.host
         self._address = Address(host, self._server.server_address[1])
-        self._access = PageAccess(key, self._address.port, is_local=self.is_local)
+        self._access = PageAccess(
+            key, self._address.port, is_local=self.is_local, is_encrypted=tls is not None
+        )
 
     @property
     def link(self) -> str:
         """The link to open in a browser, with the key."""
-        return f"http://{self._address}/" + (f"?key={self._key}" if self._key else "")
+        return f"{self._scheme}://{self._address}/" + (f"?key={self._key}" if self._key else "")
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         try:
@@ -173,9 +180,11 @@ class PageAccess:
         port: The port of the page.
         is_local: Whether the page is on loopback. There every request may see it whose ``Host`` is a
             loopback name. That rejects DNS rebinding: a foreign page whose name resolves to this machine.
+        is_encrypted: Whether the page is served over HTTPS.
     """
 
-    def __init__(self, key: str, port: int, *, is_local: bool) -> None:
+    def __init__(self, key: str, port: int, *, is_local: bool, is_encrypted: bool = False) -> None:
+        self._suffix = "; Secure" if is_encrypted else ""
         self._key = key
         self._port = port
         self._is_local = is_local
@@ -196,4 +205,4 @@ class PageAccess:
 
     def cookie(self) -> str:
         """Returns the cookie that replaces the key in the link."""
-        return f"{COOKIE}_{self._port}={self._key}; HttpOnly; SameSite=Strict; Path=/"
+        return f"{COOKIE}_{self._port}={self._key}; HttpOnly; SameSite=Strict; Path=/{self._suffix}"

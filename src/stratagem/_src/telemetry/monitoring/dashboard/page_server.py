@@ -6,6 +6,7 @@ import io
 import logging
 import socket
 import socketserver
+import ssl
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -35,6 +36,7 @@ class PageServer(HTTPServer):
         address: The address to listen on.
         answer: Answers a GET request.
         background: The owner of the threads.
+        tls: Encrypts the connections, if given.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class PageServer(HTTPServer):
         address: Address,
         answer: Callable[[BaseHTTPRequestHandler], None],
         background: Background,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self._background = background
         self._limiter = ConnectionLimiter(_MAX_REQUESTS)
         self._refusals = RejectionLog(_log)
@@ -78,6 +82,10 @@ class PageServer(HTTPServer):
 
     def _serve(self, slot: ConnectionSlot, client_address: Any) -> None:
         try:
+            if self._tls is not None:
+                slot.connected = self._tls.wrap_socket(
+                    slot.connected, server_side=True, do_handshake_on_connect=False
+                )
             self.finish_request(slot.connected, client_address)
         except OSError:
             pass  # the peer left, or took too long
@@ -100,6 +108,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self._deadline = time.monotonic() + _REQUEST_TIMEOUT
         super().setup()
         self.rfile.close()
+        if isinstance(self.connection, ssl.SSLSocket):
+            self.connection.settimeout(_REQUEST_TIMEOUT)
+            self.connection.do_handshake()
         # Python's socket timeout applies to each recv: a client that sends a byte now and then would
         # never exceed it.
         self.rfile = io.BytesIO(_read_head(self.connection, self._deadline))
@@ -120,8 +131,11 @@ class _DeadlineWriter(io.BufferedIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        self._connected.settimeout(max(_MIN_TIMEOUT, self._deadline - time.monotonic()))
-        self._connected.sendall(data)
+        # Not sendall, which would give each record of an encrypted connection the whole time.
+        unsent = memoryview(data)
+        while unsent:
+            self._connected.settimeout(max(_MIN_TIMEOUT, self._deadline - time.monotonic()))
+            unsent = unsent[self._connected.send(unsent) :]
         return len(data)
 
 
