@@ -14,6 +14,8 @@ from mkdocs.structure.files import File, Files
 
 MODULES = (
     "stratagem",
+    "stratagem.autograph",
+    "stratagem.autograph.experimental",
     "stratagem.bitwise",
     "stratagem.compat",
     "stratagem.compat.v1",
@@ -21,6 +23,8 @@ MODULES = (
     "stratagem.compat.v1.logging",
     "stratagem.config",
     "stratagem.config.experimental",
+    "stratagem.config.optimizer",
+    "stratagem.config.threading",
     "stratagem.data",
     "stratagem.data.experimental",
     "stratagem.debugging",

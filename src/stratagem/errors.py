@@ -1,7 +1,10 @@
 """The exceptions that the library raises on purpose, for ``except`` clauses.
 
 Each derives from ``StratagemError`` and from the built-in exception that ``tf.distribute`` raises in its
-place.
+place. Other names of ``tf.errors`` stand for these: ``OpError`` is ``StratagemError``, ``AbortedError``
+is ``UnavailableError``, and ``UnimplementedError`` is ``UnsupportedError``. XLA raises one class for
+everything that fails on a device: ``InternalError``, ``ResourceExhaustedError`` and ``UnknownError`` are
+``jax.errors.JaxRuntimeError``, whose text begins with the status, such as ``RESOURCE_EXHAUSTED``.
 """
 
 from typing import TYPE_CHECKING
@@ -53,9 +56,18 @@ from stratagem._src.core.errors import (
     UnsupportedError,
     VariableError,
 )
+from stratagem._src.core.errors import StratagemError as OpError
+from stratagem._src.core.errors import UnavailableError as AbortedError
+from stratagem._src.core.errors import UnsupportedError as UnimplementedError
 from stratagem._src.core.lazy_names import lazy_names
 
+if TYPE_CHECKING:
+    from jax.errors import JaxRuntimeError as InternalError
+    from jax.errors import JaxRuntimeError as ResourceExhaustedError
+    from jax.errors import JaxRuntimeError as UnknownError
+
 __all__ = [
+    "AbortedError",
     "AlreadyExistsError",
     "BackendStartedError",
     "CancelledError",
@@ -69,6 +81,7 @@ __all__ = [
     "DeviceError",
     "EnvironmentVariableError",
     "FailedPreconditionError",
+    "InternalError",
     "InvalidArgumentError",
     "KerasBackendError",
     "LaunchError",
@@ -77,6 +90,7 @@ __all__ = [
     "NotAnArrayError",
     "NotFoundError",
     "OnWorkersOnlyError",
+    "OpError",
     "OperandTypeError",
     "OutOfRangeError",
     "PSUnavailableError",
@@ -86,6 +100,7 @@ __all__ = [
     "RemoteError",
     "RendezvousError",
     "ReplicaMismatchError",
+    "ResourceExhaustedError",
     "ShapeMismatchError",
     "ShippingError",
     "SignatureMismatchError",
@@ -95,11 +110,15 @@ __all__ = [
     "TracedValueError",
     "UnauthenticatedError",
     "UnavailableError",
+    "UnimplementedError",
     "UnknownAddressesError",
+    "UnknownError",
     "UnsupportedError",
     "UnsupportedTPUFeatureError",
     "VariableError",
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy_names(__name__)
+    # Loaded on first use: `import stratagem` does not load JAX.
+    _OF_XLA = ("InternalError", "ResourceExhaustedError", "UnknownError")
+    __getattr__ = lazy_names(__name__, dict.fromkeys(_OF_XLA, ("jax.errors", "JaxRuntimeError")))

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from keras_training import keras, mirrored
 
+import stratagem as sg
 from stratagem._src.integrations.keras.host_initializers import (
     INITIAL_VALUES_VARIABLE,
     host_value,
 )
+from stratagem._src.jax_compat import host_random
 
 made = keras.initializers
 COMPUTED = {
@@ -38,6 +40,22 @@ def test_values_are_those_of_keras(name):
     value = host_value(initializer, shape, "float32")
     assert value is not None
     assert_same_bits(value, initializer(shape, dtype="float32"))
+
+
+def test_models_may_be_built_while_a_function_is_traced_under_a_tape():
+    host_random._rounds_once.cache_clear()  # found out by a program, which must not be traced
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(3, kernel_initializer="he_normal")])
+
+    def step(x):
+        with sg.GradientTape() as tape:
+            loss = sg.reduce_sum(model(x))
+        return tape.gradient(loss, model.trainable_variables)[1]
+
+    result = sg.function(lambda: strategy.run(step, args=(np.ones((2, 4), np.float32),)))()
+    for gradient in strategy.experimental_local_results(result):
+        np.testing.assert_array_equal(gradient, [2, 2, 2])
 
 
 @pytest.mark.slow

@@ -118,7 +118,8 @@ def _inverse_error_function(uniform: _Array) -> _Array:
         chunk = flat[start : start + _CHUNK]
         padded = np.zeros(_CHUNK, np.float32)
         padded[: chunk.size] = chunk
-        result[start : start + _CHUNK] = np.asarray(program(padded))[: chunk.size]
+        with jax.ensure_compile_time_eval():
+            result[start : start + _CHUNK] = np.asarray(program(padded))[: chunk.size]
     return result.reshape(uniform.shape)
 
 
@@ -144,7 +145,9 @@ def _rounds_once() -> bool | None:
     """Returns whether XLA rounds ``x * y + z`` once; ``None`` if neither that nor twice."""
     x = np.linspace(0, 1, 64, dtype=np.float32)
     y, z = np.float32(0.3), np.float32(-0.15)
-    computed = np.asarray(jax.jit(lambda x, y, z: x * y + z)(x, y, z))
+    # A model may be built while a function is traced, also under a gradient tape.
+    with jax.ensure_compile_time_eval():
+        computed = np.asarray(jax.jit(lambda x, y, z: x * y + z)(x, y, z))
     once = (x.astype(np.float64) * float(y) + float(z)).astype(np.float32)
     if np.array_equal(computed, once):
         return True

@@ -11,6 +11,9 @@ from stratagem._src.core.tensorflow_names import TRANSLATIONS
 __all__ = ["exists", "translation"]
 
 
+_OF_KERAS = ("keras", "optimizers", "losses", "initializers")
+
+
 @functools.cache
 def exists(name: str) -> bool:
     """Returns whether ``sg`` has what TensorFlow has at ``tf.<name>``.
@@ -23,7 +26,7 @@ def exists(name: str) -> bool:
     # The package around this one, which loads its names when they are asked for.
     found: object = sys.modules[__name__.partition(".")[0]]
     for part in name.split("."):
-        if not isinstance(found, ModuleType) or part == "keras":
+        if not isinstance(found, ModuleType) or part in _OF_KERAS:
             return True  # an attribute of a class, of which only running it says more
         try:
             found = getattr(found, part)

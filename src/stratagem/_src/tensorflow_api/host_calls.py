@@ -16,6 +16,7 @@ from stratagem._src.core.errors import DeviceError, TracedValueError
 from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, StringLike
 from stratagem._src.current_strategy import context
 from stratagem._src.jax_compat.tracing import under_jit
+from stratagem._src.mesh.device_options import places_softly
 from stratagem._src.mesh.devices import parse_device
 from stratagem._src.tensorflow_api.conversion import as_dtype, as_tensor, concrete
 from stratagem._src.tensorflow_api.host_tensor import HostTensor
@@ -126,8 +127,9 @@ def timestamp(name: str | None = None) -> float:
 def device(device_name: StringLike) -> contextlib.AbstractContextManager[Any]:
     """Creates arrays of a block on a local device, if it exists.
 
-    A hint, like TensorFlow's soft placement. It has no effect for a missing device, in replicas, and in
-    compiled code, where the strategy and the compiler place arrays.
+    A hint, like TensorFlow's soft placement. It has no effect in replicas and in compiled code, where the
+    strategy and the compiler place arrays, nor for a missing device; for that it raises after
+    ``tf.config.set_soft_device_placement(False)``.
 
     JAX equivalent: ``jax.default_device``.
 
@@ -146,10 +148,15 @@ def device(device_name: StringLike) -> contextlib.AbstractContextManager[Any]:
     try:
         devices = jax.local_devices(backend=found.platform)
     except RuntimeError:
-        return contextlib.nullcontext()
-    if found.index >= len(devices):
-        return contextlib.nullcontext()
-    return jax.default_device(devices[found.index])
+        devices = []
+    if found.index < len(devices):
+        return jax.default_device(devices[found.index])
+    if not places_softly():
+        raise DeviceError(
+            f"There is no device {name!r} on this machine, and soft placement is off. Name a device that "
+            "tf.config.list_logical_devices() returns, or call tf.config.set_soft_device_placement(True)."
+        )
+    return contextlib.nullcontext()
 
 
 def init_scope() -> contextlib.AbstractContextManager[Any]:

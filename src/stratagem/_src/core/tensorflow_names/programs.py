@@ -3,11 +3,6 @@
 __all__ = ["PROGRAMS"]
 
 _NO_GRAPH = "nothing: there are no graphs and sessions; sg.function compiles what it calls"
-_VISIBLE = (
-    "JAX_PLATFORMS=cpu or CUDA_VISIBLE_DEVICES=0,1 in the environment, or name the devices: "
-    "sg.distribute.MirroredStrategy(['GPU:0', 'GPU:1'])"
-)
-_ERRORS = "ValueError, TypeError and RuntimeError, and those of sg.errors"
 
 _TOP = {
     "CriticalSection": "threading.Lock",
@@ -30,25 +25,25 @@ _TOP = {
         "a function of yours that makes each sg.Variable; strategy.scope() decides where they are"
     ),
 }
+_AUTOGRAPH = (
+    "jax.lax.cond, jax.lax.while_loop and jax.numpy.where: Python's if and while are not rewritten"
+)
 _MODULES = {
     "app": "absl.app, or plain Python: if __name__ == '__main__'",
+    "autograph.experimental.Feature": "nothing: functions are traced, and their source is not rewritten",
+    "autograph.to_code": _AUTOGRAPH,
+    "autograph.to_graph": _AUTOGRAPH,
     "audio": "scipy.io.wavfile, or soundfile, in Dataset.map",
     "autodiff": "jax.jvp and jax.vjp",
-    "autograph": (
-        "jax.lax.cond, jax.lax.while_loop and jax.numpy.where: Python's if and while are not rewritten"
-    ),
     "contrib": "nothing: TensorFlow itself has dropped it",
     "dtensor": "jax.sharding.Mesh and jax.sharding.NamedSharding",
     "estimator": "a loop of your own over sg.function, or Keras",
     "experimental.numpy": "jax.numpy",
     "feature_column": "jax.nn.one_hot and table[ids], in Dataset.map or in the model",
     "flags": "argparse, or absl.flags",
-    "initializers": "jax.nn.initializers",
     "layers": "sg.keras.layers or flax.nnx",
     "lite": "jax.export.export(jax.jit(f))(*args), and tools that read StableHLO",
     "logging": "logging.getLogger('stratagem')",
-    "losses": "optax.losses, or sg.keras.losses",
-    "optimizers": "sg.train.Optimizer(optax.adam(0.001)), or sg.keras.optimizers",
     "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
     "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",
@@ -60,29 +55,13 @@ _DEBUGGING = {
     "debugging.set_log_device_placement": "x.sharding and x.devices() of a jax.Array",
 }
 _CONFIG = {
-    "config.experimental.enable_op_determinism": (
-        "--xla_gpu_deterministic_ops=true in XLA_FLAGS; on CPUs programs of JAX are deterministic"
-    ),
-    "config.experimental.get_device_details": "jax.devices()[i].device_kind",
     "config.experimental.get_memory_info": "jax.devices()[i].memory_stats()",
     "config.experimental.get_memory_usage": "jax.devices()[i].memory_stats()['bytes_in_use']",
     "config.experimental.reset_memory_stats": "jax.devices()[i].memory_stats(), which only counts on",
     "config.experimental.enable_tensor_float_32_execution": "jax.default_matmul_precision('tensorfloat32')",
-    "config.experimental.get_memory_growth": "XLA_PYTHON_CLIENT_PREALLOCATE in the environment",
-    "config.experimental.get_visible_devices": _VISIBLE,
-    "config.experimental.set_memory_growth": (
-        "XLA_PYTHON_CLIENT_PREALLOCATE=false in the environment, before the program starts"
-    ),
-    "config.experimental.set_visible_devices": _VISIBLE,
     "config.experimental_connect_to_host": "sg.config.experimental_connect_to_cluster(resolver)",
     "config.experimental_functions_run_eagerly": "sg.config.functions_run_eagerly()",
     "config.experimental_run_functions_eagerly": "sg.config.run_functions_eagerly(True)",
-    "config.get_soft_device_placement": "nothing: a device that does not exist is an error",
-    "config.get_visible_devices": _VISIBLE,
-    "config.optimizer": "sg.function, which always compiles with XLA",
-    "config.set_soft_device_placement": "nothing: a device that does not exist is an error",
-    "config.set_visible_devices": _VISIBLE,
-    "config.threading": "PJRT_NPROC in the environment, before the program starts",
 }
 _DATA = {
     "data.FixedLengthRecordDataset": "sg.data.NumpyDataset, or sg.data.Dataset.from_generator",
@@ -165,9 +144,6 @@ _KERAS_METRICS = (
     "SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy SpecificityAtSensitivity "
     "TopKCategoricalAccuracy TrueNegatives TruePositives"
 )
-_ERROR_NAMES = (
-    "AbortedError InternalError OpError ResourceExhaustedError UnimplementedError UnknownError"
-)
 
 PROGRAMS: dict[str, str] = (
     _TOP
@@ -191,5 +167,4 @@ PROGRAMS: dict[str, str] = (
         )
         for name in _KERAS_METRICS.split()
     }
-    | {f"errors.{name}": _ERRORS for name in _ERROR_NAMES.split()}
 )
