@@ -37,6 +37,7 @@ from stratagem._src.integrations.keras.placed_variable import PlacedVariable, ch
 from stratagem._src.integrations.keras.plain_variables import patch_plain_variables, twin_of
 from stratagem._src.integrations.keras.remote_apply import add_slot
 from stratagem._src.integrations.keras.remote_embedding import look_up
+from stratagem._src.integrations.keras.symbolic_functions import install_symbolic_functions
 from stratagem._src.integrations.keras.trainer import install_trainer
 from stratagem._src.strategies.current import get_strategy
 from stratagem._src.variables import frames
@@ -76,6 +77,7 @@ def bridge_jax() -> None:
     save_in_directories()
     write_without_tensorflow()
     look_up_without_tensorflow()
+    install_symbolic_functions()
 
 
 def _create_variable(cls: type, *args: Argument, **kwargs: Argument) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import keras
+from keras.src.backend import compute_output_spec as _compute_output_spec
 from keras.src.backend.common.dtypes import PYTHON_DTYPES_MAP as DTYPE_NAMES
 from keras.src.backend.common.masking import get_keras_mask as mask_of
 from keras.src.backend.common.masking import set_keras_mask as set_mask
@@ -64,6 +65,7 @@ __all__ = [
     "in_symbolic_scope",
     "is_new",
     "mask_of",
+    "output_spec_of",
     "replace_abstract_state",
     "replace_state_to_save",
     "run_graph",
@@ -190,3 +192,8 @@ def checkpointed_arrays(path: str) -> Any:
 def build_shapes_of(model: KerasModel) -> dict[str, Any]:
     """Returns the shapes of the arrays that a model was first called with, by argument."""
     return getattr(model, "_build_shapes_dict", None) or {}
+
+
+def output_spec_of(function: Callable[..., Any], *args: Argument) -> Any:
+    """Returns the symbolic result of a function of symbolic tensors."""
+    return _compute_output_spec(function, *args)
