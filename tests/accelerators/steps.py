@@ -111,6 +111,7 @@ def ours(
     shard_state: bool = False,
     whole_reads: bool = True,
     rules: Any = None,
+    wire: str | None = None,
     **options: Any,
 ) -> Any:
     """Returns the lowered step of this library.
@@ -124,6 +125,7 @@ def ours(
         shard_state: Whether only the optimizer state is.
         whole_reads: Whether a read takes a whole variable, and not one layer of it.
         rules: Sharding rules.
+        wire: The dtype in which gradients are sent; default: their own.
         **options: More arguments of ``sg.function``.
     """
     strategy = sg.distribute.MirroredStrategy(devices, sharding_rules=rules)
@@ -143,7 +145,13 @@ def ours(
             return loss({name: v.read_value() for name, v in variables.items()}, x)
 
         value, gradients = sg.value_and_grad(own_loss, held)()
-        optimizer.apply(gradients, held)
+        if wire is None:
+            optimizer.apply(gradients, held)
+        else:
+            sent = sg.distribute.experimental.CommunicationOptions(dtype=wire)
+            gradients = sg.distribute.get_replica_context().all_reduce("MEAN", gradients, sent)
+            pairs = zip(gradients, held, strict=True)
+            optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
         return value
 
     @sg.function(**options)

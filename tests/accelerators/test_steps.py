@@ -56,8 +56,10 @@ def test_fifty_variables_with_adam_are_one_all_reduce_and_donated(target):
     assert memory(own)["temporary"] <= 1.1 * memory(by_hand)["temporary"]
 
 
-@pytest.mark.parametrize("target", ONE_OF_EACH)
-@pytest.mark.parametrize("model", ["unrolled", "scanned"])
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [("unrolled", "v5e:2x4"), ("unrolled", "h100:1x1x8"), ("scanned", "v5e:2x4")],
+)
 def test_a_bfloat16_transformer_sends_and_keeps_what_shard_map_does(model, target):
     own = compiled(ours, model, target)
     by_hand = compiled(by_shard_map, model, target)
@@ -66,6 +68,48 @@ def test_a_bfloat16_transformer_sends_and_keeps_what_shard_map_does(model, targe
     assert len(exposed(own.as_text())) <= len(exposed(by_hand.as_text()))
     assert memory(own)["donated"] >= memory(by_hand)["donated"] >= 3 * F32 * MATRICES
     assert memory(own)["temporary"] <= 1.1 * memory(by_hand)["temporary"]
+
+
+def test_a_gpu_sums_the_gradients_of_a_layer_during_the_layer_before():
+    own = compiled(ours, "scanned", "h100:1x1x8")
+    sums = [c for c in collectives(own.as_text()) if c.num_bytes > F32]
+    # The sums of the last layers have no layer to run during.
+    assert all(c.hidden_by for c in sums)
+    assert {c.in_loop for c in sums} == {True, False}
+    assert {c.num_bytes for c in sums} == {F32 * MATRICES // LAYERS}
+    assert memory(own)["donated"] >= 3 * F32 * MATRICES
+    by_hand = compiled(by_shard_map, "scanned", "h100:1x1x8")
+    [after_loop] = collectives(by_hand.as_text())
+    assert after_loop.num_bytes >= F32 * MATRICES
+    assert max(c.hidden_by for c in sums) > 3 * after_loop.hidden_by
+
+
+def test_in_bfloat16_scanned_gradients_are_sent_as_by_gspmd():
+    waiting = {
+        "xla_gpu_enable_pipelined_all_reduce": False,
+        "xla_gpu_enable_while_loop_double_buffering": False,
+    }
+    own = ours(
+        devices_of("h100:1x1x8"),
+        transformer(),
+        scanned_loss,
+        (128, WIDTH),
+        wire="bfloat16",
+        compiler_options=waiting,
+    ).compile()
+    gspmd = compiled(by_gspmd, "scanned", "h100:1x1x8")
+    assert payload(own.as_text()) == payload(gspmd.as_text())
+    assert payload(own.as_text())["all-reduce bf16 in loop"] == 2 * MATRICES // LAYERS
+    assert memory(own)["temporary"] <= memory(gspmd)["temporary"]
+
+
+@pytest.mark.parametrize("target", ONE_OF_EACH)
+def test_sharded_state_of_scanned_layers_is_scattered_in_the_loop(target):
+    own = compiled(ours, "scanned", target, shard_state=True)
+    scattered = [c for c in collectives(own.as_text()) if c.kind == "reduce-scatter"]
+    assert any(c.in_loop for c in scattered)
+    assert max(c.num_bytes for c in scattered) <= F32 * MATRICES // LAYERS
+    assert payload(own.as_text())["all-gather f32"] == F32 * MATRICES
 
 
 @pytest.mark.parametrize("target", ONE_OF_EACH)

@@ -86,6 +86,7 @@ def test_what_is_no_option_is_refused(options):
 
 GATHER = "xla_gpu_enable_pipelined_all_gather"
 SCATTER = "xla_gpu_enable_pipelined_reduce_scatter"
+REDUCE = "xla_gpu_enable_pipelined_all_reduce"
 BUFFERS = "xla_gpu_enable_while_loop_double_buffering"
 
 
@@ -112,11 +113,12 @@ def scattering(x):
     [
         (gathering, {GATHER, BUFFERS}),
         (lambda x: scattering(gathering(x)), {GATHER, SCATTER, BUFFERS}),
+        (lambda x: x + jax.lax.psum(jnp.zeros((128, 128)), "replica").sum(), {REDUCE, BUFFERS}),
         (lambda x: jax.lax.psum(x, "replica"), set()),
     ],
-    ids=["gather", "both", "neither"],
+    ids=["gather", "both", "sum", "small sum"],
 )
-def test_loops_that_gather_are_pipelined_on_gpus(collective, flags):
+def test_loops_that_communicate_are_pipelined_on_gpus(collective, flags):
     jaxpr = loop_of(collective)
     assert set(options_for(jaxpr, "gpu", None, pipelined=True) or {}) == flags
     for platform, pipelined in (("gpu", False), ("tpu", True), ("cpu", True)):

@@ -9,6 +9,7 @@ import stratagem as sg
 from stratagem._src.execution import passes
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.traced_function import platform_of
+from stratagem._src.jaxpr.walk import all_equations, inner_jaxprs
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 
@@ -76,6 +77,34 @@ def test_other_platforms_keep_what_was_traced():
     ).jaxpr
     assert passes.rewrite_for_platform(jaxpr, "gpu") is jaxpr
     assert passes.rewrite_for_platform(jaxpr, "cpu") is not jaxpr
+
+
+@pytest.mark.parametrize(
+    ("platform", "moved"),
+    [("gpu", {"psum", "reduce_scatter"}), ("tpu", {"reduce_scatter"}), ("cpu", set())],
+)
+def test_gradients_of_scanned_layers_are_summed_in_the_loop(platform, moved, monkeypatch):
+    def replica(kernels, x):
+        def loss(kernels):
+            return jnp.sum(jax.lax.scan(lambda x, k: (jnp.tanh(x @ k), None), x, kernels)[0])
+
+        gradients = jax.grad(loss)(kernels)
+        scattered = jax.lax.psum_scatter(
+            jax.grad(loss)(kernels), "replica", scatter_dimension=1, tiled=True
+        )
+        return jax.lax.psum(gradients, "replica"), scattered
+
+    kernels, x = jnp.zeros((2, 512, 512)), jnp.zeros((4, 512))
+    jaxpr = jax.make_jaxpr(replica, axis_env=[("replica", 2)])(kernels, x).jaxpr
+
+    def in_loops(jaxpr):
+        scans = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
+        found = {e.primitive.name for scan in scans for e in all_equations(inner_jaxprs(scan)[0])}
+        return found & {"psum", "reduce_scatter"}
+
+    assert in_loops(passes.rewrite_for_platform(jaxpr, platform)) == moved
+    monkeypatch.setenv("STRATAGEM_REWRITES", "0")
+    assert passes.rewrite_for_platform(jaxpr, platform) is jaxpr
 
 
 def test_a_program_runs_where_its_arrays_are():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.types import Jaxpr
-from stratagem._src.jax_compat.primitives import ALL_GATHER, REDUCE_SCATTER, SCAN, WHILE
+from stratagem._src.core.types import Equation, Jaxpr
+from stratagem._src.jax_compat.primitives import ALL_GATHER, PSUM, REDUCE_SCATTER, SCAN, WHILE
 from stratagem._src.jaxpr.walk import all_equations, inner_jaxprs
 
 __all__ = ["CompilerOptions", "checked_options", "options_for"]
@@ -16,12 +17,17 @@ __all__ = ["CompilerOptions", "checked_options", "options_for"]
 CompilerOptions: TypeAlias = Mapping[str, bool | int | float | str]
 
 # A loop that gathers the weights of its layer waits for them in each turn, unless XLA gathers those of the
-# next layer meanwhile. Double buffering unrolls the loop twice, so that nothing has to be copied for that.
+# next layer meanwhile; and it waits for sums of gradients, unless XLA adds those of the layer before.
+# Double buffering unrolls the loop twice, so that nothing has to be copied for that.
 _PIPELINING = {
+    PSUM: "xla_gpu_enable_pipelined_all_reduce",
     ALL_GATHER: "xla_gpu_enable_pipelined_all_gather",
     REDUCE_SCATTER: "xla_gpu_enable_pipelined_reduce_scatter",
 }
 _DOUBLE_BUFFERING = "xla_gpu_enable_while_loop_double_buffering"
+_MIN_BYTES = 2**16
+"""Of a sum in a loop: for a loss or a metric it is not worth it to unroll the loop."""
+
 _GPUS = ("gpu", "cuda", "rocm")
 
 
@@ -64,7 +70,7 @@ def options_for(
     """
     options: dict[str, Any] = {}
     if pipelined and platform in _GPUS:
-        in_loops = _primitives_of_loops(jaxpr)
+        in_loops = _collectives_of_loops(jaxpr)
         options = {flag: True for name, flag in _PIPELINING.items() if name in in_loops}
         if options:
             options[_DOUBLE_BUFFERING] = True
@@ -73,12 +79,18 @@ def options_for(
     return {**options, **(chosen or {})} or None
 
 
-def _primitives_of_loops(jaxpr: Jaxpr) -> set[str]:
-    """Returns the names of the primitives in the bodies of loops."""
+def _collectives_of_loops(jaxpr: Jaxpr) -> set[str]:
+    """Returns the names of the collectives in the bodies of loops."""
     return {
         inner.primitive.name
         for eqn in all_equations(jaxpr)
         if eqn.primitive.name in (SCAN, WHILE)
         for body in inner_jaxprs(eqn)
         for inner in all_equations(body)
+        if inner.primitive.name in _PIPELINING
+        and (inner.primitive.name != PSUM or _num_bytes(inner) >= _MIN_BYTES)
     }
+
+
+def _num_bytes(eqn: Equation) -> int:
+    return sum(math.prod(v.aval.shape) * int(v.aval.dtype.itemsize) for v in eqn.outvars)

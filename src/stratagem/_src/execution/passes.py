@@ -25,7 +25,9 @@ from stratagem._src.execution import callbacks, draws, variable_reads
 from stratagem._src.execution.program import Program, ResultLeaf
 from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.traced_function import TracedFunction
+from stratagem._src.jax_compat.primitives import PSUM, REDUCE_SCATTER
 from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting
+from stratagem._src.jaxpr.scanned_sums import sum_inside_scans
 from stratagem._src.jaxpr.transposed_dots import remove_transposed_dots
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
@@ -184,12 +186,18 @@ REWRITES: tuple[Pass[ProgramContext], ...] = (
 def rewrite_for_platform(jaxpr: Jaxpr, platform: str) -> Jaxpr:
     """Returns a jaxpr that computes the same faster on a platform, in its loops and ``shard_map`` too.
 
-    Only XLA's CPU compiler needs it: those of accelerators choose the layout of a product themselves. A
-    program that later runs on other devices stays right.
+    A program that later runs on other devices stays right.
     """
-    if platform != "cpu" or not rewrites_are_on():
+    if not rewrites_are_on():
         return jaxpr
-    return remove_transposed_dots(jaxpr)
+    if platform == "cpu":
+        # XLA's other compilers choose the layout of a product themselves.
+        return remove_transposed_dots(jaxpr)
+    # XLA computes during the all-reduces of a loop on GPU. On TPU it waits for them there as it does behind
+    # the loop, and the stack of sums takes more memory; a reduce-scatter takes less.
+    return sum_inside_scans(
+        jaxpr, [REDUCE_SCATTER] if platform == "tpu" else [PSUM, REDUCE_SCATTER]
+    )
 
 
 def rewrites_are_on() -> bool:
