@@ -82,6 +82,7 @@ def train():
     whole_numbers = strategy.run(lambda x: x.astype(jnp.int32), args=(x,))
     step(x)
     print("started", flush=True)
+    jax.monitoring.register_event_duration_secs_listener(note_compilation)
     if me == victim and fault in SIGNALS:
         threading.Timer(delay, lambda: os.kill(os.getpid(), SIGNALS[fault])).start()
     begun = time.monotonic()
@@ -115,6 +116,12 @@ def train():
         step(x)
 
 
+def note_compilation(event, seconds, **about):
+    if event == "/jax/core/compile/backend_compile_duration":
+        compiled.append(about.get("fun_name"))
+
+
+compiled = []
 variable = None
 begun = time.monotonic()
 if fault == "absent" and me == victim:
@@ -128,5 +135,6 @@ except (Exception, KeyboardInterrupt) as error:
     outcome = {"error": type(error).__name__, "text": str(error)}
     if variable is not None:
         outcome["variable"] = np.asarray(variable).tolist()
+outcome["compiled"] = compiled
 outcome["seconds"] = time.monotonic() - begun
 print(json.dumps(outcome), flush=True)

@@ -238,3 +238,14 @@ def test_a_connection_that_breaks_is_explained_where_programs_are_not_waited_for
     assert code == 0
     assert outcome["error"] == "UnavailableError"
     assert f"{some.name(1)} is gone" in outcome["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_where_programs_are_not_waited_for_workers_agree_before_they_compile(workers, platform):
+    some = workers(2, "shape", 1, 0, 60, platform)
+    outcomes = [some.outcome(index)[1] for index in (0, 1)]
+    for outcome in outcomes:
+        assert outcome["error"] == "ReplicaMismatchError"
+    # On GPU a compiler that measures kernels together with others would wait for them without a limit.
+    assert bool(outcomes[1]["compiled"]) == (platform == "cpu")

@@ -12,7 +12,9 @@ from stratagem._src.cluster import (
     SimpleClusterResolver,
     TaskError,
     TFConfigClusterResolver,
+    visible_devices,
 )
+from stratagem._src.cluster.errors import LaunchError
 from stratagem._src.cluster.resolvers.cluster_resolver import check_task_of
 
 CLUSTER = {"chief": ["c:1"], "worker": ["w0:1", "w1:1"], "ps": {"3": "p3:1"}}
@@ -192,3 +194,48 @@ def test_any_value_is_understood_or_rejected_by_name(text):
             except EnvironmentVariableError as error:
                 message = str(error)
             assert message.startswith("TF_CONFIG must hold")
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    found = visible_devices.VisibleDevices("cuda", "CUDA_VISIBLE_DEVICES", ("0", "1", "2", "3"))
+    monkeypatch.setattr(visible_devices, "find_devices", lambda environment: found)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "task", "share"),
+    [
+        ({"worker": ["a:1", "a:2", "b:1", "b:2"]}, ("worker", 0), (0, 1)),
+        ({"worker": ["a:1", "a:2", "b:1", "b:2"]}, ("worker", 3), (2, 3)),
+        ({"worker": ["localhost:1", "127.0.0.1:2"]}, ("worker", 1), (2, 3)),
+        ({"chief": ["a:1"], "worker": ["a:2", "a:3", "a:4"]}, ("worker", 2), (3,)),
+        ({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}, ("worker", 1), (2, 3)),
+        ({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]}, ("ps", 0), None),
+        ({"worker": ["a:1", "b:1"]}, ("worker", 0), None),
+        ({"worker": ["a:1", "a:2"]}, ("evaluator", 0), None),
+    ],
+)
+def test_workers_of_one_host_divide_its_gpus(set_config, four_gpus, cluster, task, share):
+    set_config({"cluster": cluster, "task": {"type": task[0], "index": task[1]}})
+    assert TFConfigClusterResolver().local_device_ids == share
+
+
+def test_visible_gpus_are_those_of_the_task_alone(set_config, four_gpus, monkeypatch):
+    set_config({"cluster": {"worker": ["a:1", "a:2"]}, "task": {"type": "worker", "index": 1}})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert TFConfigClusterResolver().local_device_ids is None
+
+
+def test_gpus_that_cannot_be_divided_are_refused(set_config, four_gpus):
+    workers = ["a:1", "a:2", "a:3"]
+    set_config({"cluster": {"worker": workers}, "task": {"type": "worker", "index": 1}})
+    with pytest.raises(LaunchError, match=r"4 GPUs .* and 3 tasks"):
+        _ = TFConfigClusterResolver().local_device_ids
+
+
+def test_chips_of_a_tpu_host_are_not_divided(set_config, monkeypatch):
+    chips = visible_devices.VisibleDevices("tpu", "", ("0", "1"))
+    monkeypatch.setattr(visible_devices, "find_devices", lambda environment: chips)
+    set_config({"cluster": {"worker": ["a:1", "a:2"]}, "task": {"type": "worker", "index": 1}})
+    with pytest.raises(LaunchError, match="belong to one process"):
+        _ = TFConfigClusterResolver().local_device_ids

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from stratagem._src.cluster.errors import LaunchError
+from stratagem._src.cluster.visible_devices import VisibleDevices, divide_devices, find_devices
 from stratagem._src.launcher import node_runner
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.local_job import run_local_job
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.launcher.task_program import TaskProgram
-from stratagem._src.launcher.visible_devices import VisibleDevices, divide_devices, find_devices
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 FOUR = VisibleDevices("cuda", CUDA, ("0", "1", "2", "3"))

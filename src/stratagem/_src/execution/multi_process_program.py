@@ -56,12 +56,16 @@ class MultiProcessProgram(Program):
         consts = self.consts if consts is None else consts
         check_not_in_callback()
         held = self.variables.hold()
-        is_first = self._compile(held, arrays, consts)
+        # On accelerators XLA's processes measure kernels together while they compile, and each waits for
+        # the others without a limit. So a process compiles there when all have agreed on the program,
+        # watched as in its launch.
+        if self._waits:
+            self._compile(held, arrays, consts)
 
         # Take ownership of the variables first, which may wait or fail. Once all processes have agreed to
         # launch the program, this one must launch it: the others would wait in its collectives.
         def run(owner: Owner) -> list[Any]:
-            launch = self._launching(held, arrays, consts, draws, owner, is_first=is_first)
+            launch = self._launching(held, arrays, consts, draws, owner)
             outputs, new_values = dispatch(
                 launch, self.group, identity=self._identity, finish=self._finish
             )
@@ -78,19 +82,20 @@ class MultiProcessProgram(Program):
         consts: list[Any],
         draws: list[Draw] | None,
         owner: Owner,
-        *,
-        is_first: bool,
     ) -> Callable[[], Launched]:
         """Returns a function that launches the program on variables that the call owns."""
         if self._waits:
             # The process monitor calls it in a thread of its own, so the arrays are taken here.
             kept = self.variables.borrow_for_update(held)
             return functools.partial(self.jitted, [], kept, consts, arrays)
-        if self._callback_errors is not None:
-            return functools.partial(self.variables.launch_owned, held, consts, arrays)
-        return functools.partial(
-            self.variables.run, held, consts, arrays, draws, owner=owner, is_first=is_first
-        )
+
+        def compile_and_launch() -> Launched:
+            is_first = self._compile(held, arrays, consts)
+            if self._callback_errors is not None:
+                return self.variables.launch_owned(held, consts, arrays)
+            return self.variables.run(held, consts, arrays, draws, owner=owner, is_first=is_first)
+
+        return compile_and_launch
 
     def _finish(self, launched: Launched) -> None:
         if self._callback_errors is not None:

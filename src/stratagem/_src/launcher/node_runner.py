@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from stratagem._src.cluster.leadership import Task
 from stratagem._src.cluster.reserved_ports import ReservedPorts
+from stratagem._src.cluster.visible_devices import divide_devices, find_devices
 from stratagem._src.launcher.cluster_plan import NodeOffer
 from stratagem._src.launcher.console import Console
 from stratagem._src.launcher.event_loop import EventLoop
@@ -33,7 +34,6 @@ from stratagem._src.launcher.task_exit import TaskExit
 from stratagem._src.launcher.task_output import TaskOutput, log_file_name
 from stratagem._src.launcher.task_process import TaskProcess
 from stratagem._src.launcher.task_program import TaskProgram
-from stratagem._src.launcher.visible_devices import divide_devices, find_devices
 from stratagem._src.telemetry.monitoring.collector_address import collector_variables
 from stratagem._src.telemetry.monitoring.log_sender import LogSender
 from stratagem._src.transport.secret import FILE_VARIABLE, SECRET_VARIABLE

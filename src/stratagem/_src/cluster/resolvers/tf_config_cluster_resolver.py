@@ -6,9 +6,12 @@ import json
 import os
 from typing import Any
 
+from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.cluster_spec import ClusterSpec
 from stratagem._src.cluster.errors import ClusterSpecError, EnvironmentVariableError, shortened
+from stratagem._src.cluster.loopback import loopback_address
 from stratagem._src.cluster.resolvers.cluster_resolver import ClusterResolver
+from stratagem._src.cluster.visible_devices import find_share
 
 __all__ = ["TFConfigClusterResolver"]
 
@@ -89,6 +92,25 @@ class TFConfigClusterResolver(ClusterResolver):
         return super().master(task_type, task_id, rpc_layer)
 
     @property
+    def local_device_ids(self) -> tuple[int, ...] | None:
+        """This task's share of the GPUs, if several tasks of the cluster run on this host; else ``None``.
+
+        If ``CUDA_VISIBLE_DEVICES`` or ``HIP_VISIBLE_DEVICES`` restricts the GPUs already, the task uses all
+        that are visible.
+
+        Raises:
+            LaunchError: If the number of GPUs is not divisible by that of the tasks, or on a TPU host.
+        """
+        spec = self.cluster_spec()
+        tasks = [(job, index) for job in spec.jobs for index in spec.task_indices(job)]
+        own = (self.task_type, self.task_id)
+        if own not in tasks:
+            return None
+        hosts = {task: _host_of(spec.task_address(*task)) for task in tasks}
+        here = [task for task in tasks if hosts[task] == hosts[own]]
+        return find_share(os.environ, [job for job, _ in here], here.index(own))
+
+    @property
     def environment(self) -> str:
         """The given environment."""
         return self._environment or ""
@@ -112,6 +134,11 @@ class TFConfigClusterResolver(ClusterResolver):
         if rpc_layer is None or isinstance(rpc_layer, str):
             return rpc_layer
         raise _malformed("a string as 'rpc_layer'")
+
+
+def _host_of(address: str) -> str:
+    host = Address.parse(address).host
+    return "localhost" if loopback_address(host) else host
 
 
 def _needs_others(task_type: str | None, task_id: int | None) -> bool:

@@ -74,6 +74,7 @@ class StepProgram:
         attempt.has_callbacks = prepared.errors is not None
         finish = functools.partial(self._check_callbacks, prepared, attempt)
         if self._group.spans_processes:
+            # It compiles here, on accelerators: see `MultiProcessProgram.run_arrays`.
             launch = functools.partial(prepared.program.jitted, state, batch)
             identity = ProgramIdentity(self._name, prepared.fingerprint, lambda: prepared.arrays)
 
@@ -140,7 +141,8 @@ class StepProgram:
         program = _Jitted(
             partitioned, guarded, jax.tree.structure(shapes), self._group, donates=donates
         )
-        program.compile(state, batch)
+        if not group.spans_processes or process_monitor().waits_for_programs:
+            program.compile(state, batch)
         kinds = [(array.shape, str(array.dtype)) for array in (*states, *batches)]
         kinds.append((tuple(split), "split"))
         fingerprint = hashlib.sha256(repr((self._name, kinds)).encode()).hexdigest()

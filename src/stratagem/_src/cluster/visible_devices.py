@@ -1,4 +1,4 @@
-"""Divides the accelerators of a host between the tasks that a launcher starts there.
+"""Divides the accelerators of a host between the tasks that run there.
 
 JAX takes all visible devices in each process: two workers would both use, and fill, the same GPUs.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stratagem._src.cluster.errors import LaunchError
 
-__all__ = ["VisibleDevices", "computes", "divide_devices", "find_devices"]
+__all__ = ["VisibleDevices", "computes", "divide_devices", "find_devices", "find_share"]
 
 # The variables that restrict the devices of a process, by the plugin that reads them. The first is set.
 _VARIABLES = {
@@ -102,7 +102,8 @@ def divide_devices(devices: VisibleDevices | None, jobs: Sequence[str]) -> list[
             return [{} if takes else {"JAX_PLATFORMS": "cpu"} for takes in computing]
         raise LaunchError(
             f"The chips of a TPU host belong to one process, got {count} tasks that compute and {total} "
-            "chips. Use --workers 1, with all chips as its replicas, or JAX_PLATFORMS=cpu."
+            "chips. Start one worker (--workers 1), with all chips as its replicas, or set "
+            "JAX_PLATFORMS=cpu."
         )
     if count and total % count:
         raise LaunchError(
@@ -117,6 +118,30 @@ def divide_devices(devices: VisibleDevices | None, jobs: Sequence[str]) -> list[
         divided.append({devices.variable: ",".join(devices.names[first:last])})
         first = last
     return divided
+
+
+def find_share(
+    environment: Mapping[str, str], jobs: Sequence[str], position: int
+) -> tuple[int, ...] | None:
+    """Returns the numbers of the GPUs that one task of a host may use; ``None`` for all that it sees.
+
+    Variables such as ``CUDA_VISIBLE_DEVICES`` say what the task uses: the starter of the task set them.
+
+    Args:
+        environment: The environment of the task.
+        jobs: The job of each task of the host.
+        position: The position of the task among them.
+
+    Raises:
+        LaunchError: If the devices cannot be divided evenly.
+    """
+    devices = find_devices(environment)
+    if devices is None or len(jobs) == 1 or not computes(jobs[position], jobs):
+        return None
+    if any(name in environment for name in _VARIABLES.get(devices.kind, ())):
+        return None
+    share = divide_devices(devices, jobs)[position].get(devices.variable)
+    return tuple(map(int, share.split(","))) if share else None
 
 
 def computes(job: str, jobs: Sequence[str]) -> bool:
