@@ -81,6 +81,8 @@ def open_backend(
         UnavailableError: If two processes cannot reach each other, so that XLA could not connect them
             either; or arrays must be encrypted, but some processes cannot connect.
     """
+    # A backend takes over what was opened; every other way out closes it. Each step is gathered from all
+    # processes: one that used its backend while another left collectives to XLA would wait for it forever.
     with contextlib.ExitStack() as opened:
         own, problem = _own_segment(opened)
         offers = all_gather_object(problem if own is None else [*_host_key(), _offer(own)])

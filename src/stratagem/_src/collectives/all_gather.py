@@ -77,6 +77,7 @@ def _gather_across(value: PerReplica, axis: int, sizes: Sequence[int], group: Re
     local = group.local_view(gathered)
     if min(sizes) == largest:
         return local
+    # Replicas with [a, b, c] and [d] gather [a, b, c, d, 0, 0]: the pieces are [0:3] and [3:4].
     pieces = [
         jax.lax.slice_in_dim(local, i * largest, i * largest + size, axis=axis)
         for i, size in enumerate(sizes)

@@ -197,6 +197,12 @@ class FusedProgram(FlatJaxpr):
         return [value_of(output, known) for output in outputs]
 
     def _levels(self, equations: Iterable[FlatEquation]) -> list[_Level]:
+        # For `s1, s2 = psum(g1), psum(g2); n = norm(s1, s2) * x; m = pmax(n)`:
+        #     level 0: g1, g2; then psum of both, fused
+        #     level 1: n; then pmax
+        #     level 2: whatever uses m
+        # The gradients may come from different calls of `value_and_grad`: only the data dependencies
+        # count.
         levels = [_Level([], [])]
         level_of: dict[Operand, int] = {}
         of_last_effect = 0

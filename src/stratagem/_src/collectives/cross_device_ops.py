@@ -185,6 +185,9 @@ class CrossDeviceOps:
         group: ReplicaGroup,
         options: CommunicationOptions,
     ) -> list[Any]:
+        # The replicas' values come in three forms: what one replica sees inside the program
+        # (`SpmdPerReplica`), a global array of an outer trace (staged), or a concrete array on each
+        # replica's device.
         values = [value for value, _ in pairs]
         destinations = [destination for _, destination in pairs]
         if isinstance(values[0], SpmdPerReplica):
@@ -305,6 +308,9 @@ def _scale_on_wire(
     op: ReduceOp, dtype: DTypeLike, group: ReplicaGroup, options: CommunicationOptions
 ) -> int:
     """Returns the divisor of values that are sent in float16, where a sum may overflow if the mean fits."""
+    # With 4 replicas of 20,000 the sum is 80,000, which float16 does not hold, although it holds the mean.
+    # So each replica sends 5,000: their sum is 20,000, its quarter 5,000, and `_restore` multiplies by 4.
+    # A power of two: dividing by it does not round.
     is_scaled = op is ReduceOp.MEAN and _dtype_across(op, dtype, group, options) == jnp.float16
     return 1 << (group.size - 1).bit_length() if is_scaled else 1
 

@@ -94,6 +94,10 @@ def _reduce_spmd(
     def copy(array: Tensor, routes: list[tuple[int, int]]) -> Any:
         return jax.lax.ppermute(array, REPLICA_AXIS, routes)
 
+    # For 4 replicas in groups of 2: replicas 1 and 3 copy to their leaders, then leader 2 to replica 0.
+    #     up_in_group = [[(1, 0), (3, 2)]], up_to_root = [[(2, 0)]]
+    # In the other replicas `ppermute` gives zeros, and so wrong totals. The copies back, in reverse,
+    # overwrite them: 0 to 2, then 0 to 1 and 2 to 3.
     up_in_group = [[(leader + k, leader) for leader in leaders] for k in range(1, size)]
     up_to_root = [[(leader, 0)] for leader in leaders[1:]]
     subtotal = accumulate([value, *(copy(value, routes) for routes in up_in_group)])

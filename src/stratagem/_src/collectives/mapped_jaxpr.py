@@ -96,6 +96,9 @@ class MappedJaxpr:
         if self._manual_axes == set(self._group.mesh.axis_names):
             part = _on_first_logical_device(part, self._group)
 
+        # A scalar has no dim along which replicas could be put together. Outside, the scalars of all
+        # replicas are one array of shape (replicas,), of which each replica gets and returns a block of
+        # shape (1,).
         def body(blocks: list[Any]) -> list[Any]:
             local = [
                 block.reshape(item.var.aval.shape)
@@ -125,6 +128,8 @@ def _on_first_logical_device(jaxpr: Jaxpr, group: ReplicaGroup) -> Any:
         jaxpr: The jaxpr. All axes of the group's mesh must be manual where it is evaluated.
         group: The replicas.
     """
+    # With two logical devices for each replica, both compute the replica's program: a `jax.debug.print` in
+    # it would print everything twice.
     axes = {name: size for name, size in group.mesh.shape.items() if name != REPLICA_AXIS}
     if math.prod(axes.values()) == 1:
         return jaxpr

@@ -44,6 +44,8 @@ def reduce_scatter_each(
         if len(pack) == 1:
             results[pack[0]] = layouts[pack[0]].reduce_scatter(arrays[pack[0]])
             continue
+        # Row r holds what replica r gets of every array of the pack: one `psum_scatter` gives each its
+        # row.
         rows = jnp.concatenate([_as_rows(arrays[i], layouts[i]) for i in pack], axis=1)
         own = jax.lax.psum_scatter(rows, REPLICA_AXIS, scatter_dimension=0, tiled=True)[0]
         start = 0
@@ -56,6 +58,8 @@ def reduce_scatter_each(
 
 def _as_rows(array: Tensor, layout: ShardLayout) -> Any:
     """Returns an array with a row for each shard."""
+    # A (5, 3) array sharded in two along its first dim is padded to (6, 3), and becomes 2 rows of 9
+    # numbers.
     before, after = layout.shape[: layout.dim], layout.shape[layout.dim + 1 :]
     blocks = layout.pad(array).reshape(*before, layout.count, layout.length, *after)
     return jnp.moveaxis(blocks, layout.dim, 0).reshape(layout.count, -1)

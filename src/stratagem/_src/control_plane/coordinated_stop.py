@@ -84,6 +84,8 @@ class CoordinatedStop:
                 self._passed += 1
                 return False
             key = self._key(self._round)
+        # Workers that had passed 7, 9 and 8 boundaries when they heard of the request stop at boundary 9:
+        # the first passes two more, and the second none.
         if self._common is None:
             self._common = max(self._channel.take_answers(key))
         with self._lock:

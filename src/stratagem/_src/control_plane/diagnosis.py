@@ -232,6 +232,8 @@ def _have_diverged(mine: WorkerStatus, theirs: WorkerStatus) -> bool:
     if mine.phase == theirs.phase == AGREEING:
         return mine.awaits != theirs.awaits
     if mine.phase == WAITING and theirs.phase == AGREEING:
+        # This worker waits in program 5 (launched 5), the other one in a gather after program 4 (launched
+        # 4), and both have completed the same gathers: each waits for the other to come where it is.
         return mine.launched == theirs.launched + 1
     if mine.phase == AGREEING and theirs.phase == WAITING:
         return theirs.launched == mine.launched + 1

@@ -120,6 +120,8 @@ class ElasticJob:
                 if generation is not None:
                     is_in = generation.rank_of(self.me.incarnation) is not None
                     return generation if is_in else None
+            # Only the planned first worker may decide on the first generation: two deciders could start
+            # two jobs.
             if leads:
                 present = [*self.peers.join_requests.pending(time.monotonic()), self.me]
                 if len({member.task for member in present}) == len(self.planned):
@@ -216,6 +218,8 @@ class ElasticJob:
             basis = self.generation
             assert basis is not None
             now = time.monotonic()
+            # A new one each time: if a decision was adopted meanwhile, reports about the old generation
+            # mean nothing.
             quorum = Quorum(
                 basis, self.min_workers, HEARTBEAT_TIMEOUT_SECONDS, self._timeout, now=now
             )
@@ -263,6 +267,8 @@ class ElasticJob:
         answer = self.peers.call(
             leader.address, "ready", by=self.me.incarnation, generation=basis.to_json()
         )
+        # The address and the task outlive a process. If another incarnation answers, `worker 0 (host:0)`
+        # has been restarted: the process that could decide is gone.
         if answer is None or answer["by"] != leader.incarnation:
             self._record_if_ended(leader, quorum)
             return None
@@ -324,6 +330,8 @@ class ElasticJob:
         """Starts the membership server of the next generation, and adopts the generation."""
         server_address, self._host = "", None
         if len(members) > 1:
+            # Port 0: each generation has a new server at a new port, which a worker that still belongs to
+            # the previous generation cannot reach by mistake.
             where = Address(Address.parse(self.me.address).host, 0)
             self._host = MembershipServerProcess(
                 where, len(members), self._credentials, join.hosts_of(self.planned)

@@ -213,6 +213,7 @@ class FailureDetector:
                     "order."
                 )
             self._last_program = fingerprint
+        # Part of the status: of workers that wait, the ones with a smaller number have not arrived yet.
         self._launched += 1
         thread = threading.current_thread()
         if thread is not threading.main_thread():
@@ -268,6 +269,8 @@ class FailureDetector:
                 self._explain(running.error)
         except BaseException as error:
             self._mark_reported()
+            # A Ctrl-C leaves the program half run: the others still wait in its collectives, and would
+            # take those of the next program for the missing ones.
             if not isinstance(error, StratagemError):
                 self._fail_interrupted(self._status.at)
             raise
@@ -293,6 +296,8 @@ class FailureDetector:
         with span(f"agree on {what}", "together"), self._failing_on_interrupt(what):
             if not in_sequence:
                 self._client.put(key, value)
+                # Threads of the input gather while the main thread is in a program, whose status must
+                # stay.
                 values = self._values.take_out_of_sequence(key, what)
                 return values
             self._set_status(AGREEING, what, key)
@@ -390,6 +395,8 @@ class FailureDetector:
         """
         if wait_seconds > 0 and self._failure is None:
             self._set_status(LEAVING, "the end of its program", send_now=True)
+            # A gather of nothing is a barrier: it is complete when all workers are at the end of their
+            # programs.
             self._client.put("leave", None)
             timer = SuspendAwareTimer()
             while self._client.take("leave", _POLL_SECONDS) is None:
@@ -520,6 +527,7 @@ class FailureDetector:
         self._failure = error
         at, reason = self._status.at, reason.rstrip(".")
         self._status = WorkerStatus(FAILED, self._launched, at, culprit, reason)
+        # In this order: the others should learn the reason before their collectives with this worker fail.
         self._client.set_status(self._status, send_now=True)
         self._when_given_up()
 

@@ -190,6 +190,7 @@ def rendezvous(
             process_id,
             local_device_ids=local_device_ids,
             hosted=hosted,
+            # Longer than ours: JAX aborts the process when its own timeout expires, and names no worker.
             timeout=timeout + 1.0,
             host=array_host,
         ),
@@ -240,6 +241,8 @@ def _open_collective_backend(
             timeout=watch.timeout,
         )
     except UnavailableError as error:
+        # All workers raise this error, and none can use the cluster any more. So each one gives it up
+        # itself, and does not wait until it sees that another has.
         if not watch.has_failed:
             watch.fail(error)
         raise
@@ -355,6 +358,7 @@ def _wait_for_all(
                 notice.seconds,
                 timeout,
             )
+        # A worker that is late for one is late for all: no one waits for the rest of its own timeout.
         others_gave_up = any(view.left == _GAVE_UP for view in views)
         if time.monotonic() > deadline or others_gave_up:
             absent = [str(w) for w, view in zip(workers, views, strict=True) if view.absent]
@@ -380,6 +384,8 @@ def _leave(hard_exit: HardExit) -> None:
     failure = _failure_of_program()
     joined = _joined
     if joined is not None:
+        # Only a worker that ends well waits for the others to end too. After a failure the others should
+        # learn of it now: they may be waiting for this worker.
         is_fine = failure is None and not joined.watch.has_failed
         wait_seconds = joined.watch.timeout if is_fine else 0
         joined.watch.leave(failure or "its program ended", wait_seconds=wait_seconds)

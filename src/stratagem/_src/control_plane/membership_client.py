@@ -294,12 +294,19 @@ class MembershipClient:
     def _receive(self, message: dict[str, Any]) -> None:
         listeners: list[Callable[[Broadcast], None]] = []
         with self._changed:
+            # The messages of the server, one of these keys in each:
+            #     {"start": {...}}                                         all have joined
+            #     {"peers": {"kinds": [view, ...], "of": "0010"}}           a heartbeat
+            #     {"exchanged": "programs/3", "runs": [[["step", "a1f"], 4]]}  a gather is complete
+            #     {"called": "preemption/0", "by": 2, "why": "SIGTERM"}     a broadcast
+            #     {"asked": 7, "by": 1}                                    worker 1 wants the status now
             if "start" in message:
                 self._start = message["start"]
             elif "called" in message:
                 self._broadcasts.append(Broadcast(message["called"], message["by"], message["why"]))
                 listeners = list(self._listeners)
             elif "asked" in message:
+                # Replaced and not changed: the heartbeat thread reads it without the lock.
                 self._heard = {**self._heard, message["by"]: message["asked"]}
             elif "peers" in message:
                 self._views = views_from_json(message["peers"])

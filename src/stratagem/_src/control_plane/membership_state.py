@@ -155,6 +155,8 @@ class MembershipState:
                 f"Workers must complete or withdraw their gathers: {_MAX_PENDING_GATHERS} gathers wait for "
                 f"other workers, and process {worker} began another, {key!r}."
             )
+        # A worker has sent {"put": "programs/3", "value": ["step", "a1f"]}. With the last one the gather
+        # is complete: values in rank order go to all, run-length encoded, since they are usually equal.
         parts = self._gathers.setdefault(key, {})
         parts[worker] = part
         if len(parts) < self._num_workers:

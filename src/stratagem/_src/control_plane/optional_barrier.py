@@ -62,6 +62,7 @@ class OptionalBarrier:
             check_wait: Raises if a worker is lost.
             timeout: Seconds to wait for workers that are in their own code.
         """
+        # For example "a save after 3/5": workers at the same place of their programs make the same key.
         key = f"{place} after {position.launched}/{position.agreed}"
         # A status sent before this worker arrived does not count: its sender may have arrived since.
         first_ask = self._asked + 1

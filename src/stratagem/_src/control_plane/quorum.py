@@ -152,6 +152,9 @@ class Quorum:
         is_late = now - self._began > self._timeout
         if awaited and not is_late:
             return Pending(_names(awaited))
+        # Of workers 0 to 4, worker 1 has ended and worker 3 misses heartbeats. Uncertain are 0, 2, 3 and 4,
+        # of which three are ready: more than half. Worker 3, wherever it runs, is one of four, and can
+        # never get a quorum.
         uncertain = [member for member in members if not self.has_ended(member)]
         # Joining workers do not count here: they say nothing about the other side of a partition.
         if not _is_quorum(ready, uncertain):

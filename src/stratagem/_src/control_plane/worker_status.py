@@ -77,6 +77,8 @@ class WorkerStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the status as plain data, without fields that have their default values."""
+        # Sent twice a second by every worker, so defaults are left out: {"phase": "waiting", "launched":
+        # 5, "at": "step"}.
         said = ((each, getattr(self, each.name)) for each in fields(self))
         return {each.name: value for each, value in said if value != each.default}
 

@@ -257,6 +257,8 @@ class HostLink:
 
         The headers show whether all hosts are at the same collective, before any data is used.
         """
+        # The turn tells a repeated collective from the next one of the same arrays: the tag is equal for
+        # both.
         packed = _HEADER.pack(self._turn, tag)
 
         def check(received: FlatArray) -> None:

@@ -108,6 +108,8 @@ class HostPeers:
                 self._run_with_thread()
                 return
             while not self._sender.has_sent or self._is_expecting():
+                # It waits only when neither direction made progress: data may arrive while it sends, and
+                # the other host stops sending when this one does not read.
                 has_sent = self._sender.send()
                 if not self._receive() and not has_sent:
                     self._wait(self._sender.channel if not self._sender.has_sent else None)

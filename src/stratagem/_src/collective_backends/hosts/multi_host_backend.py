@@ -127,6 +127,10 @@ class MultiHostBackend:
     ) -> str | None:
         if self._group.size == 1:
             return self._reduce_alone(op, slots, tag)
+        # Hosts with processes (0, 1) and (2, 3) have two lanes, 0-2 and 1-3. Of 100 elements lane 0
+        # carries [0:50] between the hosts, and lane 1 carries [50:100]: process 0 adds what 0 and 1
+        # brought for [0:50], swaps the sum with process 2, and process 1 reads the total in the segment of
+        # process 0.
         divided = [(slot, self._lanes(slot.arrays[0].size, is_small)) for slot in slots]
         for slot, parts in divided:
             mine = slot.view_in(self._group.own)
@@ -193,6 +197,8 @@ class MultiHostBackend:
 
         def prepare(chunk: Chunk) -> None:
             """Combines the operands of this host's processes, while other chunks are in flight."""
+            # The sending thread asks before it sends the chunk, and the receiving thread before it adds
+            # what arrived: the first of them combines, the other one waits for that.
             with preparing:
                 if (key := (chunk.array, chunk.part.start)) not in prepared:
                     addends = [array[chunk.part] for array in brought[chunk.array]]
@@ -221,6 +227,8 @@ class MultiHostBackend:
     def _lanes(self, size: int, is_small: bool) -> list[slice]:
         """Returns the slice of an array that each process of this host carries between hosts."""
         # Processes outside of any lane carry an empty slice.
+        # A small array goes through one lane: several messages take longer than one that is a little
+        # larger.
         num_lanes = 1 if is_small else self._layout.num_lanes
         parts = split_evenly(size, num_lanes)
         return parts + [slice(size, size)] * (self._group.size - num_lanes)
@@ -236,6 +244,8 @@ class MultiHostBackend:
         if (problem := self._group.publish()) is not None:
             return problem
         if self._link is not None:
+            # A process outside of any lane has its data carried by another: with hosts (0, 2, 4) and (1,
+            # 3), lane 0 sends the blocks of processes 0 and 4.
             lane, own = self._group.rank, self._group.own
             sent = [
                 self._block(slot, self._group.segments[self._layout.local_rank(rank)], rank)
@@ -284,6 +294,8 @@ class MultiHostBackend:
             return problem
         if (problem := self._lanes_are_done()) is not None:
             return problem
+        # The lane that serves this process; with hosts (0, 2, 4) and (1, 3) process 4 reads in the segment
+        # of 0.
         holder = self._group.segments[self._group.rank % self._layout.num_lanes]
         for slot in slots:
             scattered = slot.view_in(holder)[self._slice(slot, self._rank)]

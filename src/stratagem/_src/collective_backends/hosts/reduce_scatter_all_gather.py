@@ -84,6 +84,8 @@ class ReduceScatterAllGather:
         max_bytes = _MAX_CHUNK_BYTES if len(peers) > 1 else MAX_RECORD_BYTES
         self._chunk_bytes = chunk_bytes(part_bytes, max_bytes)
         parts = [split_evenly(array.size, num_hosts) for array in operands]
+        # With arrays of 6 and 3 elements on 3 hosts, host 1 owns [2:4] of the first and [1:2] of the
+        # second: all hosts cut the same chunks, so chunk n of an owner needs no name on the wire.
         self._owned = [
             list(chunks(operands, self._chunk_bytes, [of_array[owner] for of_array in parts]))
             for owner in range(num_hosts)
@@ -147,6 +149,7 @@ class ReduceScatterAllGather:
 
     def _brought(self, other: int, number: int) -> FlatArray:
         own = self._own[number].of(self._operands)
+        # A ring of buffers for each host: chunk 0 and chunk `_CHUNKS_AHEAD` use the same one.
         start = number % _CHUNKS_AHEAD * self._chunk_bytes
         return self._places[other][start : start + own.nbytes].view(own.dtype)
 

@@ -134,6 +134,8 @@ class SharedMemoryBackend:
         for slot, shards in sharded:
             shard, result = shards[self._group.rank], slot.results[0]
             combine(op, self._operands(slot, shard), result[shard])
+            # The rest of the own segment still holds operands, which slower peers may be reading. This
+            # shard of it no other process reads before `REDUCED`.
             slot.view_in(self._group.own)[shard] = result[shard]
         self._group.advance(Phase.REDUCED)
         if (problem := self._group.wait_for(Phase.REDUCED)) is not None:

@@ -320,6 +320,8 @@ class OuterRounds:
             return
         if self._forming_since is None:
             self._forming_since = now
+        # Islands that come back with the rounds 7, 5 and 7 resume round 7 with the state of the first of
+        # them; the one at round 5 takes that state, and its own steps since are lost.
         source = max(waiting, key=lambda island: (island.round, -island.island))
         wanted = self._expected | self._members_of(source.round)
         missing = wanted - {island.island for island in waiting}

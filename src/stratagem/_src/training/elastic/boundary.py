@@ -51,6 +51,8 @@ def agree_on_boundary(extended: MultiWorkerExtended, mine: Boundary) -> Boundary
         "variables": [[list(array.shape), array.dtype.name] for array in arrays],
     }
     every = process_monitor().all_gather_object(_TOPIC, said, "resuming at a common boundary")
+    # Workers may have stopped at boundaries 41 and 42: the loss came between. All resume from 42. A worker
+    # that has just joined is at 0 and has no variables yet, or not all.
     source = max(
         range(len(every)),
         key=lambda worker: (every[worker]["number"], len(every[worker]["variables"]), -worker),

@@ -228,6 +228,12 @@ class ElasticLoop:
             _open_loops.discard(self)
 
     def _place(self) -> Any:
+        # In batch 21 of the third epoch, where each epoch has 100 batches of training and then 5 of
+        # evaluation:
+        #     {"step": 230, "loops": [[0, 2], [0, state of the iterator]], "seed": 17,
+        #      "iterations": {"0/0": 3, "0/1": 2}}
+        # The first loop of the function is at number 2; in its body the first loop is at a batch. The
+        # training data has been read three times so far, and the evaluation data twice.
         place = {"step": self._step, "loops": self._places.place}
         return place | {"seed": self._seed, "iterations": dict(self._iterations)}
 
@@ -311,6 +317,7 @@ class _Range:
 
     def __next__(self) -> int:
         loop = self._loop
+        # The first call starts or resumes the loop; each later one first passes a boundary.
         if self._opened is None:
             self._opened = opened = loop.begin(self._level, self._numbers.start)
             if opened.is_done:

@@ -87,6 +87,8 @@ class ElasticRun:
 
     def _reach(self, place: Any) -> None:
         """Commits everything up to this boundary: it will not run again."""
+        # Before the pause is checked: workers that re-form here resume from this boundary, not from the
+        # one before.
         values = take_snapshot(self._extended, self._boundary.values)
         self._boundary = Boundary(self._boundary.number + 1, place, values)
         if self._recovery is not None:
@@ -124,12 +126,14 @@ class ElasticRun:
             return self._re_form()
 
     def _re_form(self) -> bool:
+        # The devices that hold the values belong to the generation that ends now.
         self._boundary.values.move_to_host(self._extended.first_values())
         while True:
             try:
                 self._strategy.rerendezvous()
                 self._boundary = agree_on_boundary(self._extended, self._boundary)
             except JobOverError as error:
+                # It waited to be admitted and has run nothing, so there is nothing to return.
                 if self._boundary.number == 0:
                     end_process(0, str(error))
                 self._job.finish()

@@ -95,6 +95,9 @@ class LoopTracker:
             ContextError: If the program has other loops than in the run that it resumes.
         """
         depth = self.depth
+        # `_begun` counts the loops that have started in each open body: [1, 2, 0] inside the second loop
+        # in the body of the function's first loop. The number finds the loop again in the next run, where
+        # it has no name.
         ordinal, self._begun[depth] = self._begun[depth], self._begun[depth] + 1
         if depth == 0 and ordinal < self._num_ended:
             return LoopEntry(depth, None, True, False)

@@ -114,6 +114,8 @@ def take_snapshot(
     for number, variable in enumerate(variables):
         if isinstance(variable, (SyncOnReadVariable, FullyShardedVariable)):
             of_before = known.get(id(variable))
+            # Arrays are immutable: the same object means that the variable has not been written since, and
+            # that the reduced value of the previous boundary is still right.
             if of_before is not None and of_before[0] is stored[number]:
                 contents[number] = of_before[1]
             else:
