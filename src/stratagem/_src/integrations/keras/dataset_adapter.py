@@ -18,7 +18,7 @@ from stratagem._src.integrations.keras.trainer_internals import (
 )
 from stratagem._src.strategies.base import Strategy
 
-__all__ = ["DatasetAdapter", "is_dataset"]
+__all__ = ["AdapterWithoutSizes", "DatasetAdapter", "is_dataset"]
 
 
 def is_dataset(data: PyTree) -> bool:
@@ -26,7 +26,26 @@ def is_dataset(data: PyTree) -> bool:
     return isinstance(data, (Dataset, DistributedDataset))
 
 
-class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
+class AdapterWithoutSizes(DataAdapter):  # type: ignore[misc]  # Keras has no types
+    """Base of adapters that do not know the sizes of their batches, which Keras asks for."""
+
+    @property
+    def batch_size(self) -> None:
+        """The number of examples of a batch, which is unknown."""
+        return None
+
+    @property
+    def has_partial_batch(self) -> None:
+        """Whether the last batch is smaller, which is unknown."""
+        return None
+
+    @property
+    def partial_batch_size(self) -> None:
+        """The number of examples of a smaller last batch, which is unknown."""
+        return None
+
+
+class DatasetAdapter(AdapterWithoutSizes):
     """Feeds Keras with the elements of a dataset: inputs, ``(x, y)`` or ``(x, y, sample_weight)``.
 
     Args:
@@ -77,21 +96,6 @@ class DatasetAdapter(DataAdapter):  # type: ignore[misc]  # Keras has no types
     def num_batches(self) -> int | None:
         """The number of batches of an epoch, if known."""
         return self._num_batches
-
-    @property
-    def batch_size(self) -> None:
-        """The number of examples of a batch, which is unknown."""
-        return None
-
-    @property
-    def has_partial_batch(self) -> None:
-        """Whether the last batch is smaller, which is unknown."""
-        return None
-
-    @property
-    def partial_batch_size(self) -> None:
-        """The number of examples of a smaller last batch, which is unknown."""
-        return None
 
     def _weighted(self, element: Element) -> Any:
         if not isinstance(element, tuple) or len(element) != 2:

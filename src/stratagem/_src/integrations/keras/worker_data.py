@@ -13,10 +13,10 @@ from stratagem._src.core.errors import InvalidArgumentError, UnsupportedError
 from stratagem._src.core.types import Leaf, PyTree
 from stratagem._src.input.distributed_dataset import DistributedDataset
 from stratagem._src.input.input_context import InputContext
+from stratagem._src.integrations.keras.dataset_adapter import AdapterWithoutSizes
 from stratagem._src.integrations.keras.dataset_creator import DatasetCreator
 from stratagem._src.integrations.keras.keras_internals import KerasAdapter
 from stratagem._src.integrations.keras.placed_data import PlacedData
-from stratagem._src.integrations.keras.trainer_internals import DataAdapter
 from stratagem._src.parameter_server.coordinator.cluster_coordinator import ClusterCoordinator
 from stratagem._src.parameter_server.coordinator.per_worker_dataset import (
     PerWorkerDataset,
@@ -73,7 +73,7 @@ def worker_data_of(
     return WorkerData(x, strategy)
 
 
-class WorkerData(DataAdapter):  # type: ignore[misc]  # Keras has no types
+class WorkerData(AdapterWithoutSizes):
     """Lets each worker draw its batches from its own dataset.
 
     The iterators of the workers last for one call of ``fit``, over all epochs.
@@ -119,21 +119,6 @@ class WorkerData(DataAdapter):  # type: ignore[misc]  # Keras has no types
     @property
     def num_batches(self) -> None:
         """The number of batches of an epoch, which is unknown."""
-        return None
-
-    @property
-    def batch_size(self) -> None:
-        """The number of examples of a batch, which is unknown."""
-        return None
-
-    @property
-    def has_partial_batch(self) -> None:
-        """Whether the last batch is smaller, which is unknown."""
-        return None
-
-    @property
-    def partial_batch_size(self) -> None:
-        """The number of examples of a smaller last batch, which is unknown."""
         return None
 
 

@@ -6,10 +6,8 @@ import collections
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from stratagem._src.core.errors import MissingExtraError
-from stratagem._src.core.extras import install_hint
-from stratagem._src.process.fork import ProcessOwner
 from stratagem._src.telemetry.summary.summaries import Histogram, Images, Scalar, Summary
+from stratagem._src.telemetry.summary.tracked_run import TrackedRun, import_tracker
 
 __all__ = ["MlflowRun"]
 
@@ -17,7 +15,7 @@ __all__ = ["MlflowRun"]
 _MAX_PENDING = 10_000
 
 
-class MlflowRun:
+class MlflowRun(TrackedRun):
     """Logs to a run. Scalars are sent in the background; other summaries, which are files, at once.
 
     Args:
@@ -32,18 +30,12 @@ class MlflowRun:
     closes_itself: ClassVar[bool] = False
 
     def __init__(self, tracking_uri: str | None, experiment: str, run_id: str | None) -> None:
-        self._client = _client_class()(tracking_uri=tracking_uri)
-        self._is_mine = run_id is None
+        self._client = import_tracker("mlflow", "MLflow").MlflowClient(tracking_uri=tracking_uri)
+        super().__init__(is_mine=run_id is None)
         self._run_id = run_id if run_id is not None else self._start(experiment)
         self._pending: collections.deque[Any] = collections.deque()
-        self._is_closed = False
-        self._owner = ProcessOwner("a summary writer")
 
-    def write(self, name: str, summary: Summary, step: int) -> None:
-        """Logs one summary."""
-        self._owner.check()
-        if self._is_closed:
-            return
+    def _log(self, name: str, summary: Summary, step: int) -> None:
         if not isinstance(summary, Scalar):
             self._log_file(name, summary, step)
             return
@@ -54,25 +46,17 @@ class MlflowRun:
         if len(self._pending) > _MAX_PENDING:
             self._wait_for_one()
 
-    def flush(self) -> None:
+    def _wait(self) -> None:
         """Waits for the scalars that are being sent.
 
         Raises:
             MlflowException: If one could not be sent, after MLflow's own retries.
         """
-        if not self._owner.is_here:
-            return
         while self._pending:
             self._wait_for_one()
 
-    def close(self) -> None:
-        """Flushes, and ends the run if it was started here."""
-        if not self._owner.is_here:
-            return
-        self.flush()
-        is_open, self._is_closed = not self._is_closed, True
-        if is_open and self._is_mine:
-            self._client.set_terminated(self._run_id)
+    def _end(self) -> None:
+        self._client.set_terminated(self._run_id)
 
     def _wait_for_one(self) -> None:
         try:
@@ -102,13 +86,3 @@ class MlflowRun:
         else:
             assert not isinstance(summary, Scalar)
             self._client.log_text(self._run_id, summary.text, f"texts/{path}.txt")
-
-
-def _client_class() -> Any:
-    try:
-        from mlflow import MlflowClient
-    except ImportError as error:
-        raise MissingExtraError(
-            "create_mlflow_writer needs MLflow, which is not installed. " + install_hint("mlflow")
-        ) from error
-    return MlflowClient
