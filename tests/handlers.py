@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import threading
 import time
@@ -61,3 +62,39 @@ def on_signal(handler):
         yield send
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class RandomInterrupts:
+    """Raises an error in the main thread at random moments, as Ctrl-C and some handlers do.
+
+    Args:
+        error: The class of the error.
+    """
+
+    def __init__(self, error=KeyboardInterrupt):
+        self._error = error
+        self._random = random.Random(0)
+        self.armed = False
+
+    def __enter__(self):
+        self._before = signal.signal(signal.SIGALRM, self._handle)
+        return self
+
+    def __exit__(self, *_):
+        self.disarm()
+        signal.signal(signal.SIGALRM, self._before)
+
+    def arm(self, most, interval=0.0):
+        """Raises once, within ``most`` seconds; with an interval also if the first signal is lost."""
+        self.armed = True
+        signal.setitimer(signal.ITIMER_REAL, self._random.uniform(1e-5, most), interval)
+
+    def disarm(self):
+        """Raises no more."""
+        self.armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _handle(self, *_):
+        if self.armed:
+            self.armed = False
+            raise self._error

@@ -2,8 +2,6 @@
 
 import gc
 import itertools
-import random
-import signal
 import sys
 import time
 
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from handlers import RandomInterrupts
 from stratagem._src.core.thread_state import THIS_THREAD
 from stratagem._src.mesh.dispatch_queue import QUEUE
 from stratagem._src.variables.locking import ACTIVE_CALLS, STORAGE
@@ -99,32 +98,17 @@ def test_interrupts_at_every_call(kind):
 def test_interrupts_at_random_moments(kind):
     variables, step = make(kind)
     step(), step(), step()
-    choose, armed, interrupts = random.Random(0), False, 0
-
-    def interrupt(*_):
-        nonlocal armed
-        if armed:
-            armed = False
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    end = time.monotonic() + SECONDS
-    try:
+    interrupts, end = 0, time.monotonic() + SECONDS
+    with RandomInterrupts() as interrupt:
         while time.monotonic() < end:
-            signal.setitimer(signal.ITIMER_REAL, choose.uniform(1e-5, KINDS[kind]), 0.01)
             try:
-                armed = True
-                while armed:
+                interrupt.arm(KINDS[kind], 0.01)
+                while interrupt.armed:
                     step()
             except KeyboardInterrupt:
                 interrupts += 1
-            armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            interrupt.disarm()
             check(variables)
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert interrupts > 5
     reached = variables[0].numpy()[0]
     step()
@@ -165,31 +149,18 @@ def test_an_interrupted_step_uses_each_element_once(elements):
 
     step(iter(elements(strategy)))
     uses.assign(np.zeros(NUM_ELEMENTS, np.int32))
-    iterator, choose = iter(elements(strategy)), random.Random(0)
-    armed, interrupts, ended = False, 0, False
-
-    def interrupt(*_):
-        nonlocal armed
-        if armed:
-            armed = False
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    iterator = iter(elements(strategy))
+    interrupts, ended = 0, False
+    with RandomInterrupts() as interrupt:
         while not ended:
             try:
                 if interrupts < MAX_INTERRUPTS:  # on a busy machine no step might ever end
-                    armed = True
-                    signal.setitimer(signal.ITIMER_REAL, choose.uniform(1e-5, 2e-3))
+                    interrupt.arm(2e-3)
                 while True:
                     step(iterator)
             except KeyboardInterrupt:
                 interrupts += 1
             except sg.errors.OutOfRangeError:
-                armed, ended = False, True
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+                interrupt.armed, ended = False, True  # no call, at the start of which one may come
     assert interrupts > 0
     assert np.flatnonzero(uses.numpy() != 1).tolist() == []
