@@ -5,17 +5,16 @@ import jax.numpy as jnp
 import pytest
 
 from stratagem._src.core.errors import UnsupportedError
-from stratagem._src.jax_compat import recording_trace
+from stratagem._src.jax_compat import tape_internals
 from stratagem._src.jax_compat.recording_trace import (
-    Record,
     RecordingTrace,
-    alias_of,
     available,
     base_of,
     current_trace,
     is_recorded,
     make_current,
 )
+from stratagem._src.jax_compat.tape_record import Record, alias_of
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_what_was_not_recorded_is_refused(record):
 
 
 def test_another_version_of_jax_is_named(monkeypatch):
-    monkeypatch.setattr(recording_trace, "_MISSING", "module 'ad' has no attribute 'X'")
+    monkeypatch.setattr(tape_internals, "MISSING", "module 'ad' has no attribute 'X'")
     with pytest.raises(UnsupportedError, match="value_and_grad"):
         Record()
     assert not is_recorded([jnp.ones(2)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stratagem._src.core.types import Tensor
-from stratagem._src.jax_compat.recording_trace import alias_of
+from stratagem._src.jax_compat.tape_record import alias_of
 
 __all__ = ["iterated_by"]
 

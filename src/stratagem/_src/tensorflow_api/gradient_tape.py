@@ -26,13 +26,12 @@ from stratagem._src.execution.conditionals import BranchFrame
 from stratagem._src.execution.gradient_frame import GradientFrame
 from stratagem._src.execution.replicas.replica_frame import ReplicaFrame
 from stratagem._src.jax_compat.recording_trace import (
-    Record,
     RecordingTrace,
-    alias_of,
     base_of,
     current_trace,
     make_current,
 )
+from stratagem._src.jax_compat.tape_record import Record, alias_of
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api.tape_gradients import (
     GradientFunction,
