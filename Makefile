@@ -11,6 +11,10 @@ PEERS ?= torch tensorflow-cpu tf_keras tensorboard mlflow wandb 'moto[s3]' flask
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 
+# Images of containers often forbid bytecode files. Every process would then compile every module again, and
+# pytest every test: 6 s in each of its processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: docs test-site demo demo-async test test-all test-fast test-peers test-slurm test-launchers test-ray test-hosts test-compilers release-check lint types bench bench-page bench-peers soak clean
 
 demo: $(READY)
