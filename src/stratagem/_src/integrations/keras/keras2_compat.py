@@ -20,8 +20,10 @@ from stratagem._src.core.io_options import LoadOptions, SaveOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.integrations.keras.dataset_creator import DatasetCreator
 from stratagem._src.integrations.keras.host_layer import batches_of
+from stratagem._src.integrations.keras.keras2_weights import save_weights_at_any_path, weights_file
 from stratagem._src.integrations.keras.keras_internals import (
     DTYPE_NAMES,
+    OPTIMIZER,
     Argument,
     KerasModel,
     KerasObject,
@@ -56,12 +58,22 @@ def install_keras2_names() -> None:
         module.__getattr__ = _found_in_tf_keras(module, f"keras._tf_keras.keras.{name}")
     keras.backend.__getattr__ = _backend_function
     for name in _OPTIMIZERS:
-        # In Keras 3 these raise. Removed arguments of optimizers, such as decay=, still do.
+        # In Keras 3 these raise.
         setattr(keras.optimizers.legacy, name, getattr(keras.optimizers, name))
     keras.Metric.reset_states = _reset_states
     keras.utils.experimental = SimpleNamespace(DatasetCreator=DatasetCreator)
     keras.utils.SidecarEvaluator = ModelEvaluator
-    keras.experimental = SimpleNamespace(SidecarEvaluator=ModelEvaluator)
+    schedules = keras.optimizers.schedules
+    keras.experimental = SimpleNamespace(
+        CosineDecay=schedules.CosineDecay,
+        CosineDecayRestarts=schedules.CosineDecayRestarts,
+        SidecarEvaluator=ModelEvaluator,
+    )
+    keras.layers.experimental = SimpleNamespace(
+        EinsumDense=keras.layers.EinsumDense, preprocessing=keras.layers
+    )
+    OPTIMIZER.__init__ = _init_optimizer
+    OPTIMIZER.lr = property(_learning_rate_of, _set_learning_rate)
     keras.Model.save_spec = _save_spec
     # The dtype of strings, tf.string, is NumPy's object dtype.
     DTYPE_NAMES[np.dtype(object)] = "string"
@@ -86,6 +98,35 @@ def _backend_function(name: str) -> Any:
     from stratagem._src.integrations.keras.backend_functions import backend_function
 
     return backend_function(name)
+
+
+_INIT_OPTIMIZER = OPTIMIZER.__init__
+
+
+@functools.wraps(_INIT_OPTIMIZER)
+def _init_optimizer(
+    optimizer: KerasObject,
+    learning_rate: Argument,
+    *args: Argument,
+    lr: float | None = None,
+    decay: float | None = None,
+    **kwargs: Argument,
+) -> None:
+    """Takes ``lr=`` and ``decay=`` as Keras 2 does; Keras 3 refuses the one and ignores the other."""
+    if lr is not None:
+        learning_rate = lr
+    if decay:
+        # lr / (1 + decay * step), as in Keras 2
+        learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
+    _INIT_OPTIMIZER(optimizer, learning_rate, *args, **kwargs)
+
+
+def _learning_rate_of(optimizer: KerasObject) -> Any:
+    return optimizer.learning_rate
+
+
+def _set_learning_rate(optimizer: KerasObject, learning_rate: Argument) -> None:
+    optimizer.learning_rate = learning_rate
 
 
 def _reset_states(self: KerasObject) -> None:
@@ -114,6 +155,7 @@ def save_in_directories() -> None:
     keras.Model.save = _save
     keras.callbacks.ModelCheckpoint.__init__ = _init_model_checkpoint
     keras.saving.load_model = keras.models.load_model = _load
+    save_weights_at_any_path()
 
 
 @functools.wraps(_SAVE)
@@ -150,7 +192,11 @@ def _init_model_checkpoint(
     path = os.fspath(filepath)
     # Placeholders such as {loss:.2f} may put a dot into the name.
     is_directory = "." not in os.path.basename(path)
-    if not is_directory or given.arguments.get("save_weights_only"):
+    if given.arguments.get("save_weights_only"):
+        _INIT_MODEL_CHECKPOINT(callback, weights_file(path), *args, **kwargs)
+        callback.filepath = path
+        return
+    if not is_directory:
         _INIT_MODEL_CHECKPOINT(callback, filepath, *args, **kwargs)
         return
     _INIT_MODEL_CHECKPOINT(callback, f"{path}.keras", *args, **kwargs)
