@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import jax
@@ -28,7 +31,6 @@ from stratagem._src.strategies.reduce_along import reduce_along
 from stratagem._src.strategies.reducible import flatten_reducible
 from stratagem._src.strategies.replica_context import ValueContext
 from stratagem._src.strategies.run_options import RunOptions
-from stratagem._src.strategies.strategy_label import new_strategy_label
 from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.telemetry.monitoring.monitored_task import report_if_monitored
 from stratagem._src.values.distributed_values import is_value_leaf
@@ -49,6 +51,8 @@ __all__ = ["Strategy"]
 
 _DEVICE_MEMORY = DeviceMemory()
 _DEVICE_UTILIZATION = DeviceUtilization()
+_LIBRARY = __name__.partition(".")[0]
+_numbers: dict[str, Iterator[int]] = {}
 
 
 class Strategy(DeprecatedAliases):
@@ -73,7 +77,7 @@ class Strategy(DeprecatedAliases):
 
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
-        self._label = new_strategy_label(type(self).__name__)
+        self._label = _new_label(type(self).__name__)
         report_if_monitored()
         observer = recorder()
         if observer is not None:
@@ -355,3 +359,22 @@ def _as_array(value: ArrayLike, device: jax.Device) -> Any:
     if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
         return jax.device_put(np.array(guard_int64(value), jnp.result_type(value)), device)
     return value
+
+
+def _new_label(kind: str) -> str:
+    """Returns a label for a strategy that is being created: its number and its creation site.
+
+    The creation site is the innermost caller outside of this library. A notebook cell that runs again
+    creates another strategy at the same site, so the label has a number too.
+    """
+    number = next(_numbers.setdefault(kind, itertools.count(1)))
+    frame = sys._getframe()
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    if _is_ours(frame.f_globals.get("__name__", "")):
+        return str(number)
+    return f"{number} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
+
+
+def _is_ours(module: object) -> bool:
+    return str(module).partition(".")[0] == _LIBRARY

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stratagem._src.control_plane.island_server.average import average
+from stratagem._src.control_plane.island_server.island_server import average
 
 
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16, np.float32, np.float64])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,9 @@ from stratagem._src.checkpoint.format.checkpoint_path import (
     files_of,
 )
 from stratagem._src.checkpoint.format.chunks import chunk_boxes, chunk_shape
-from stratagem._src.checkpoint.format.corruption import corruption_error
 from stratagem._src.checkpoint.format.object_path import RETRIES
 from stratagem._src.checkpoint.format.tensorstore_loader import short_message, tensorstore
-from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.errors import DataLossError, InvalidArgumentError
 
 __all__ = [
     "MANIFEST_FILE",
@@ -306,7 +306,7 @@ class ArrayOnDisk:
         try:
             return future.result()
         except (ValueError, OSError) as error:
-            raise corruption_error(self._directory, self._name, error) from error
+            raise _corruption_error(self._directory, self._name, error) from error
 
 
 def _key_value_store(directory: CheckpointPath) -> dict[str, Any]:
@@ -327,3 +327,46 @@ def _write_error(directory: CheckpointPath, name: str, error: Exception) -> OSEr
     return OSError(
         f"Cannot write {name!r} of the checkpoint in {directory}: {short_message(error)}"
     )
+
+
+def _corruption_error(directory: CheckpointPath, array: str, error: Exception) -> DataLossError:
+    """Returns an error that describes TensorStore's error, with the file that caused it.
+
+    Args:
+        directory: The checkpoint's directory.
+        array: The key of the array that was being read.
+        error: TensorStore's error.
+    """
+    text = short_message(error)
+    key = re.search(r'Error reading "([^"]*)" in OCDBT', text)
+    file = None
+    if key and not re.search(r'local file "[^"]*[^/"]"', text):
+        with contextlib.suppress(ValueError, OSError, KeyError, IndexError):
+            file = _file_of(directory, key[1].encode())
+    where = f"the file {file} is" if file is not None else "a file is"
+    return DataLossError(
+        f"The array {array!r} of the checkpoint {directory} cannot be read, because {where} corrupt or "
+        f"missing: {text}"
+    )
+
+
+def _file_of(directory: CheckpointPath, key: bytes) -> CheckpointPath:
+    """Returns the file that holds the value of a key, by a walk down the OCDBT B-tree."""
+    store = tensorstore().KvStore.open(files_of(directory)).result()
+    dump = tensorstore().ocdbt.dump
+    location = dump(store).result()["versions"][-1]["root"]["location"]
+    prefix = b""
+    while True:
+        node = dump(store, node=location).result()
+        before = [e for e in node["entries"] if prefix + _first_key(e) <= key]
+        entry = before[-1]
+        if not node["height"]:
+            _, base, file, *_ = entry["indirect_value"].split(":")
+            return directory / base / file
+        prefix += entry.get("subtree_common_prefix", b"")
+        location = entry["location"]
+
+
+def _first_key(entry: Any) -> bytes:
+    first: bytes = entry["key"]
+    return first

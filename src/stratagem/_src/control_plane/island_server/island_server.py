@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from stratagem._src.control_plane.island_server.average import average
 from stratagem._src.control_plane.island_server.island_messages import SERVER, read_body, with_body
 from stratagem._src.control_plane.island_server.outer_rounds import IslandState, OuterRounds
 from stratagem._src.core.errors import InvalidArgumentError
@@ -18,7 +17,7 @@ from stratagem._src.process.background import Background
 from stratagem._src.transport import Connection, Credentials, Kind, Listener, Message
 from stratagem._src.transport.remote_error import exception_to_bytes
 
-__all__ = ["IslandServer"]
+__all__ = ["IslandServer", "average"]
 
 _log = logging.getLogger("stratagem")
 _TICK_SECONDS = 0.25
@@ -277,3 +276,29 @@ class IslandServer:
         if not self._rounds.state_is_ready():
             self._state = None
         self._changed.notify_all()
+
+
+def average(contributions: Sequence[Sequence[np.ndarray[Any, Any]]]) -> list[np.ndarray[Any, Any]]:
+    """Returns the mean of the arrays of several islands, summed in the order of the islands.
+
+    All islands get it from here, so they have the same bits whatever the order of arrival.
+
+    Dtypes of less than 32 bits are summed in float32, and rounded once.
+
+    >>> import numpy as np
+    >>> from stratagem._src.control_plane.island_server.island_server import average
+    >>> average([[np.float32([1, 2])], [np.float32([3, 6])]])
+    [array([2., 4.], dtype=float32)]
+    """
+    if len(contributions) == 1:
+        return list(contributions[0])
+    return [_mean(parts) for parts in zip(*contributions, strict=True)]
+
+
+def _mean(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    dtype = parts[0].dtype
+    total = parts[0].astype(np.float32 if dtype.itemsize < 4 else dtype)
+    for part in parts[1:]:
+        total += part
+    total /= len(parts)
+    return total.astype(dtype, copy=False)
