@@ -11,7 +11,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.core import codegen
-from stratagem._src.execution import buffer_donation
+from stratagem._src.execution import launch_codegen
 
 FOLDER = pathlib.Path(__file__).parent / "generated_code"
 
@@ -21,7 +21,7 @@ def dumped(tmp_path, monkeypatch):
     """The directory that generated functions are written to."""
     monkeypatch.setenv(codegen.DUMP_VARIABLE, str(tmp_path / "code"))
     # From Python 3.12 on, the generated code need not pause the garbage collector.
-    monkeypatch.setattr(buffer_donation, "_GC_RUNS_ON_ALLOCATION", True)
+    monkeypatch.setattr(launch_codegen, "GC_RUNS_ON_ALLOCATION", True)
     return tmp_path / "code"
 
 

@@ -13,16 +13,15 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, NamedTuple, TypeVar
 
 from jax.core import Tracer
 
-from stratagem._src.core.codegen import CodeWriter, listed
 from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.execution.draws import Draw
-from stratagem._src.jax_compat.concrete_array import ConcreteArray
-from stratagem._src.mesh.dispatch_queue import QUEUE, write_dispatch
+from stratagem._src.mesh.dispatch_queue import QUEUE
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.locking import (
     ACTIVE_CALLS,
@@ -37,6 +36,8 @@ from stratagem._src.variables.transactions import before_change
 from stratagem._src.variables.variable import Variable
 
 __all__ = [
+    "GC_RUNS_ON_ALLOCATION",
+    "BufferLayout",
     "HeldVariables",
     "VariableBuffers",
     "VariableWrite",
@@ -51,10 +52,8 @@ _MAX_STORE_ATTEMPTS = 20
 
 # Before Python 3.12 any allocation can start the garbage collector. Its callbacks are Python code, after
 # which pending signal handlers run.
-_GC_RUNS_ON_ALLOCATION = sys.version_info < (3, 12)
+GC_RUNS_ON_ALLOCATION = sys.version_info < (3, 12)
 
-# Each item of this endless iterator is an acquisition of the lock.
-_LOCK_ACQUISITIONS = iter(STORAGE_LOCK.acquire, False)
 _is_shared = operator.attrgetter("_shared")
 
 AnyVariable = TypeVar("AnyVariable")
@@ -73,6 +72,31 @@ class VariableWrite(NamedTuple):
 
 HeldVariables = list[Variable]
 """The variables of a program, kept alive while it runs: donated, then other written ones, then the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLayout:
+    """How the variables of a program are numbered, and what it does with each.
+
+    Attributes:
+        jitted: The ``jax.jit`` function of (donated values, kept values, constants, inputs).
+        references: The variables: donated, then other written ones, then the rest.
+        num_donated: How many of them are donated.
+        num_written: How many of them get new values.
+        kept: The numbers of those that are only read.
+        returned: The numbers of those whose arrays follow the outputs.
+        group: The replicas, if the program uses several or particular devices.
+        awaited: The result that the next launch waits for; see ``VariableBuffers``.
+    """
+
+    jitted: Callable[..., tuple[list[Any], list[Any]]]
+    references: Sequence[weakref.ref[Variable]]
+    num_donated: int
+    num_written: int
+    kept: Sequence[int]
+    returned: Sequence[int]
+    group: ReplicaGroup | None
+    awaited: tuple[int, int] | None
 
 
 class VariableBuffers:
@@ -208,7 +232,7 @@ class VariableBuffers:
                     # lose the donated arrays. Shared arrays are never donated: the program gets copies.
                     for variable in held[: self._num_donated]:
                         variable._shared = True
-                gc_was_enabled = _GC_RUNS_ON_ALLOCATION and gc.isenabled()
+                gc_was_enabled = GC_RUNS_ON_ALLOCATION and gc.isenabled()
                 while True:
                     donatable = [
                         variable for variable in held[: self._num_donated] if not variable._shared
@@ -276,133 +300,19 @@ class VariableBuffers:
             QUEUE.in_flight = (outputs, new_values)[self._awaited[0]][self._awaited[1]]
         return outputs, new_values
 
-    def write_run(
-        self,
-        call: CodeWriter,
-        arrays: str,
-        consts: str,
-        draws: str | None,
-        result: Callable[[list[Any]], Any] | None,
-        slow_path: Callable[..., Any],
-    ) -> None:
-        """Writes code that does the same as ``hold`` and ``run``, only faster, and returns a result.
-
-        It is valid only if ``passes_as_stored``: written variables store the program's arrays unchanged.
-
-        Args:
-            call: The function to write to.
-            arrays: The expression of the inputs in that function.
-            consts: The expression of the constants.
-            draws: The expression of the drawn elements, which the launch empties, if there are any.
-            result: Builds the result from the outputs; ``None`` if the result is the first output.
-            slow_path: Called with inputs, constants and draws where the generated code does not apply.
-        """
-        with write_dispatch(call, self._group):
-            self._write_locked_section(call, arrays, consts, draws)
-        given = ", ".join([arrays, consts, *([] if draws is None else [draws])])
-        call.write(f"if use_slow_path: return {call.named(slow_path)}({given})")
-        built = "outputs[0]" if result is None else f"{call.named(result)}(outputs)"
-        call.write(f"return {built}")
-
-    def _write_locked_section(
-        self, call: CodeWriter, arrays: str, consts: str, draws: str | None
-    ) -> None:
-        held = [f"variable_{i}" for i in range(len(self._references))]
-        call.write("gc_was_enabled = False")
-        # Advancing the iterator acquires the lock, in a third of the time of `with`. As with `with`, there
-        # is no moment at which an interrupt would leave open whether the lock must be released.
-        with call.block(f"for _ in {call.named(_LOCK_ACQUISITIONS)}:"):
-            with call.block("try:"):
-                if not _GC_RUNS_ON_ALLOCATION:
-                    self._write_checks(call, arrays, consts, draws, held)
-                else:
-                    with call.block("try:"):
-                        self._write_checks(call, arrays, consts, draws, held)
-                    with call.block("finally:"):
-                        call.write(f"if gc_was_enabled: {call.named(gc.enable)}()")
-            call.write(f"finally: {call.named(STORAGE_LOCK.release)}()")
-            call.write("break")
-
-    def _write_checks(
-        self, call: CodeWriter, arrays: str, consts: str, draws: str | None, held: list[str]
-    ) -> None:
-        donated = held[: self._num_donated]
-        reasons = [call.named(ACTIVE_CALLS)]
-        reasons += [f"{variable}._shared" for variable in donated]
-        reasons += [f"{variable} is None" for variable in held[len(donated) :]]
-        found = self.hold()
-        as_stored = [variable.passes_as_stored(self._group) for variable in found]
-        reasons += [
-            f"{variable}.{found[i].cached_attribute} is not None"
-            for i, variable in enumerate(held)
-            if as_stored[i] and found[i].cached_attribute is not None
-        ]
-        group = call.named(self._group)
-        moved = [i for i in self._kept if not as_stored[i]]
-        reasons += [f"{held[i]}._array is not stored_{i}" for i in moved]
-        reasons.append(f"{call.named(STORAGE)}.busy")  # in a signal handler: the slow path raises
-
-        for variable, reference in zip(held, self._references, strict=True):
-            call.write(f"{variable} = {call.named(reference)}()")
-        for i in moved:
-            call.write(f"if {held[i]} is None: raise {call.named(VariablesGone)}")
-            call.write(f"stored_{i} = {held[i]}._array")
-            call.write(f"moved_{i} = {held[i]}.take_for_program({group}, False)")
-        kept = [f"{held[i]}._array" if as_stored[i] else f"moved_{i}" for i in self._kept]
-        call.write("donated = []")
-        call.write("kept = []" if kept else f"kept = {call.named([])}")
-        launched = f"{call.named(starmap)}({call.named(self._jitted)}, "
-        call.write(f"launched = {launched}((donated, kept, {consts}, {arrays}),))")
-        if _GC_RUNS_ON_ALLOCATION:
-            call.write(f"gc_was_enabled = {call.named(gc.isenabled)}()")
-            call.write(f"if gc_was_enabled: {call.named(gc.disable)}()")
-        # Signal handlers run after calls and at loop ends. From here until the results are stored the
-        # bytecode has neither: unpacking `launched` makes the call that launches the program, and assigns
-        # the new arrays directly to the variables. So a handler runs before or after all of it; it never
-        # sees donated arrays, and an interrupt never loses results.
-        # A variable that was garbage-collected is None, which has no such attribute.
-        call.write(f"try: use_slow_path = {' or '.join(reasons)}")
-        call.write("except AttributeError: use_slow_path = True")
-        with call.block("if not use_slow_path:"):
-            if kept:
-                call.write(f"kept += {', '.join(kept)},")
-            self._write_launch(call, draws, held)
-
-    def _write_launch(self, call: CodeWriter, draws: str | None, held: list[str]) -> None:
-        donated, written = held[: self._num_donated], held[: self._num_written]
-        others = written[len(donated) :]
-        queue = call.named(QUEUE)
-        if donated:
-            call.write(f"donated += {', '.join(f'{variable}._array' for variable in donated)},")
-        if others:
-            call.write(f"previous = {listed(f'{variable}._array' for variable in others)}")
-        stored = listed(f"{variable}._array" for variable in written)
-        if draws is not None:
-            call.write(f"drawn = {draws}[:]")
-        call.write(f"[(outputs, {stored})] = launched")
-        if draws is not None:
-            call.write(f"del {draws}[:]")
-        if self._awaited is not None:
-            part, position = self._awaited
-            awaited = f"{written[position]}._array" if part else f"outputs[{position}]"
-            call.write(f"{queue}.in_flight = {awaited}")
-        first = f"{written[0]}._array" if written else "outputs and outputs[0]"
-        is_concrete = f"type({first}) is {call.named(ConcreteArray)}"
-        is_traced = f"isinstance({first}, {call.named(Tracer)})"
-        with call.block(f"if not {is_concrete} and {is_traced}:"):
-            if written:
-                call.write(f"{stored} = donated{' + previous' if others else ''}")
-            if self._awaited is not None:
-                call.write(f"{queue}.in_flight = None")
-            if draws is not None:
-                call.write(f"{draws} += drawn")
-            call.write(f"raise {call.named(SettingsChanged)}")
-        if self._returned:
-            returned = [held[i] for i in self._returned]
-            for variable in returned:
-                call.write(f"{variable}._shared = True")
-            taken = ", ".join(f"{variable}._array" for variable in returned)
-            call.write(f"outputs = [*outputs, {taken}]")
+    @property
+    def layout(self) -> BufferLayout:
+        """What the code of a repeated launch needs to know; see ``launch_codegen``."""
+        return BufferLayout(
+            self._jitted,
+            self._references,
+            self._num_donated,
+            self._num_written,
+            self._kept,
+            self._returned,
+            self._group,
+            self._awaited,
+        )
 
     def store(
         self, held: HeldVariables, new_values: list[Any], draws: list[Draw] | None = None

@@ -33,6 +33,7 @@ from stratagem._src.execution.draws import (
     put_back,
 )
 from stratagem._src.execution.input_placement import place_on
+from stratagem._src.execution.launch_codegen import write_launch
 from stratagem._src.input.optional import MISSING
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.mesh.dispatch_queue import dispatch
@@ -304,7 +305,7 @@ class Program:
         ) -> Any:
             return self.result(self._launch(self.variables.hold(), arrays, consts, draws)[0])
 
-        self.variables.write_run(call, arrays, consts, draws, result, run_slow_path)
+        write_launch(self.variables.layout, call, arrays, consts, draws, result, run_slow_path)
 
     def _compile(self, held: HeldVariables, arrays: list[Any], consts: list[Any]) -> bool:
         """Compiles for the shardings of the arrays, if needed; returns whether it did.
