@@ -7,34 +7,44 @@ import sys
 
 import pytest
 
+from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.process import malloc
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="glibc is the C library of Linux"
 )
 
-# The page faults of touching 64 MiB that were freed before.
+# The page faults of touching memory that was freed before.
 _FAULTS = """
-import ctypes, resource
+import ctypes, resource, sys, threading
 from stratagem._src.process.malloc import keep_freed_memory
 print(keep_freed_memory())
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
+where, size = sys.argv[1], int(sys.argv[2]) * 2**20
 def touch():
-    block = libc.malloc(64 * 2**20)
-    ctypes.memset(block, 1, 64 * 2**20)
+    block = libc.malloc(size)
+    ctypes.memset(block, 1, size)
     libc.free(block)
-touch()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-touch()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def measure():
+    touch()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    touch()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+if where == "main":
+    measure()
+else:
+    thread = threading.Thread(target=measure)
+    thread.start()
+    thread.join()
 """
 
 
-def faults(**environment: str) -> tuple[bool, int]:
+def faults(where: str = "main", size: int = 80, **environment: str) -> tuple[bool, int]:
+    """Returns whether ``malloc`` was tuned, and the page faults of a block of so many MiB in a thread."""
     done = subprocess.run(
-        [sys.executable, "-c", _FAULTS],
+        [sys.executable, "-c", _FAULTS, where, str(size)],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), **environment},
         capture_output=True,
         text=True,
@@ -51,6 +61,21 @@ def test_memory_that_was_freed_is_not_faulted_in_again():
     kept, count = faults(STRATAGEM_MALLOC="default")
     assert not kept
     assert count > 1_000  # else this test shows nothing
+
+
+def test_threads_keep_blocks_of_less_than_64_mib_and_with_one_arena_larger_ones():
+    _, count = faults("thread", 40)
+    assert count < 100
+    _, count = faults("thread", 80)
+    assert count > 1_000  # as the documentation says
+    _, count = faults("thread", 80, STRATAGEM_MALLOC="one-arena")
+    assert count < 100
+
+
+def test_an_unknown_choice_is_an_error(monkeypatch):
+    monkeypatch.setenv("STRATAGEM_MALLOC", "jemalloc")
+    with pytest.raises(InvalidArgumentError, match="must be default or one-arena, not 'jemalloc'"):
+        malloc.keep_freed_memory()
 
 
 def test_huge_pages_are_kept_too():
