@@ -55,6 +55,7 @@ from stratagem._src.tensorflow_api.image_measures import (
     psnr,
     sobel_edges,
     ssim,
+    ssim_multiscale,
     total_variation,
 )
 from stratagem._src.tensorflow_api.image_random import (
@@ -138,6 +139,7 @@ __all__ = [
     "sample_distorted_bounding_box",
     "sobel_edges",
     "ssim",
+    "ssim_multiscale",
     "stateless_random_brightness",
     "stateless_random_contrast",
     "stateless_random_crop",

@@ -12,6 +12,7 @@ BATCH = RNG.random((2, 5, 4, 3), np.float32)
 BYTES = RNG.integers(0, 256, (5, 7, 3), np.uint8)
 WIDE = RNG.random((9, 13, 2), np.float32)
 LARGE = RNG.random((2, 13, 12, 3), np.float32)
+FINE = np.linspace(0.1, 0.9, 180 * 190, dtype=np.float32).reshape(1, 180, 190, 1)
 ODD = np.array(
     [[[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.5, 0.5, 0.2], [0.2, 0.5, 0.5], [-0.5, 0.2, 1.5]]],
     np.float32,
@@ -192,6 +193,20 @@ CASES = [
     case("image.ssim", LARGE, LARGE[::-1].copy(), 1.0, gradient=True, rtol=1e-4),
     case("image.ssim", LARGE, LARGE * 0.5, 1.0, filter_size=5, return_index_map=True, rtol=1e-4),
     case("image.ssim", RGB, RGB, 1.0),
+    case("image.ssim_multiscale", FINE, FINE * 0.75, 1.0, gradient=True, rtol=1e-4),
+    case(
+        "image.ssim_multiscale",
+        LARGE,
+        LARGE[:, ::-1].copy(),
+        1.0,
+        [0.5, 0.25],
+        filter_size=5,
+        rtol=1e-4,
+    ),
+    case("image.ssim_multiscale", LARGE, LARGE, 1.0),
+    case(
+        "image.ssim_multiscale", BYTES, BYTES // 2, 255, [0.5, 0.5], 3, 0.7, 0.02, 0.05, rtol=1e-4
+    ),
     case("image.non_max_suppression", BOXES, SCORES, 3),
     case("image.non_max_suppression", BOXES, SCORES, 6, 0.9),
     case("image.non_max_suppression", BOXES, SCORES, 6, 0.5, 0.7),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from stratagem._src.tensorflow_api.conversion import as_tensor
 from stratagem._src.tensorflow_api.image_arrays import as_image
 from stratagem._src.tensorflow_api.image_color import convert_image_dtype
 
-__all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "total_variation"]
+__all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "ssim_multiscale", "total_variation"]
 
 
 def total_variation(images: ArrayLike, name: str | None = None) -> jax.Array:
@@ -111,11 +113,85 @@ def ssim(
         return_index_map: Whether to return the value of each window instead of the mean.
     """
     one, other, largest = _floats("ssim", img1, img2, max_val)
-    if min(one.shape[-3:-1]) < filter_size:
+    _check_size("ssim", one, filter_size)
+    similarity, _ = _similarity(one, other, largest, filter_size, filter_sigma, k1, k2)
+    if not return_index_map:
+        similarity = jnp.mean(similarity, (-3, -2))
+    return jnp.mean(similarity, -1)
+
+
+def ssim_multiscale(
+    img1: ArrayLike,
+    img2: ArrayLike,
+    max_val: ScalarLike,
+    power_factors: Sequence[float] = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333),
+    filter_size: int = 11,
+    filter_sigma: float = 1.5,
+    k1: float = 0.01,
+    k2: float = 0.03,
+) -> jax.Array:
+    """Returns the multi-scale structural similarity (MS-SSIM) of each pair of images; 1 for equal images.
+
+    >>> image = as_tensor(np.ones((24, 24, 1), np.float32))
+    >>> ssim_multiscale(image, image, 1.0, power_factors=[0.5, 0.5])
+    Array(1., dtype=float32)
+
+    Args:
+        img1: Images.
+        img2: Images of the same height, width and channels.
+        max_val: The dynamic range of the values.
+        power_factors: The weight of each scale. A scale has half the height and width of the one before.
+        filter_size: Height and width of the Gaussian window.
+        filter_sigma: The standard deviation of the window.
+        k1: The stabilizing constant of the luminance.
+        k2: The stabilizing constant of the contrast.
+    """
+    one, other, largest = _floats("ssim_multiscale", img1, img2, max_val)
+    one, other = jnp.broadcast_arrays(one, other)
+    product = None
+    for scale, power in enumerate(power_factors):
+        if scale:
+            one, other = _half(one), _half(other)
+        _check_size("ssim_multiscale", one, filter_size)
+        similarity, contrast = _similarity(one, other, largest, filter_size, filter_sigma, k1, k2)
+        # The luminance counts at the smallest scale only.
+        is_last = scale == len(power_factors) - 1
+        of_channels = jnp.mean(similarity if is_last else contrast, (-3, -2))
+        # Roots of negative numbers would not be real.
+        factor = jax.nn.relu(of_channels) ** power
+        product = factor if product is None else product * factor
+    if product is None:
+        raise InvalidArgumentError("tf.image.ssim_multiscale needs power_factors, got none.")
+    return jnp.mean(product, -1)
+
+
+def _check_size(op: str, image: jax.Array, filter_size: int) -> None:
+    if min(image.shape[-3:-1]) < filter_size:
         raise InvalidArgumentError(
-            f"tf.image.ssim needs images of at least {filter_size} pixels, its filter_size, got shape "
-            f"{one.shape}."
+            f"tf.image.{op} needs images of at least {filter_size} pixels, its filter_size, at every "
+            f"scale, got shape {image.shape}."
         )
+
+
+def _half(image: jax.Array) -> jax.Array:
+    """Returns the means of squares of 2 by 2 pixels. The last row or column counts twice if it is odd."""
+    height, width = image.shape[-3:-1]
+    edges = [(0, 0)] * (image.ndim - 3) + [(0, height % 2), (0, width % 2), (0, 0)]
+    even = jnp.pad(image, edges, mode="symmetric")
+    rows = (even[..., 0::2, :, :] + even[..., 1::2, :, :]) / 2
+    return (rows[..., 0::2, :] + rows[..., 1::2, :]) / 2
+
+
+def _similarity(
+    one: jax.Array,
+    other: jax.Array,
+    largest: Tensor,
+    filter_size: int,
+    filter_sigma: float,
+    k1: float,
+    k2: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the similarity of each window and channel, and its factor of contrast and structure."""
     steps = np.arange(filter_size, dtype=np.float32) - np.float32((filter_size - 1) / 2)
     window = np.exp(steps**2 * np.float32(-0.5 / filter_sigma**2))
     window = (window / window.sum()).astype(np.float32)
@@ -136,7 +212,5 @@ def ssim(
     luminance = (both + c1) / (squares + c1)
     products = smooth(one * other) * 2
     powers = smooth(jnp.square(one) + jnp.square(other))
-    similarity = luminance * (products - both + c2) / (powers - squares + c2)
-    if not return_index_map:
-        similarity = jnp.mean(similarity, (-3, -2))
-    return jnp.mean(similarity, -1)
+    contrast = (products - both + c2) / (powers - squares + c2)
+    return luminance * contrast, contrast
