@@ -25,6 +25,18 @@ def numbers(strategy, shape=(), dtype=np.float32):
     ]
 
 
+def test_local_results_can_be_combined(strategy, execute):
+    """``tf.concat(per_replica.values, 0)``, an idiom of programs, though each is on its own device."""
+    value = execute(strategy.run, lambda: jnp.ones((2, 3)))
+    parts = strategy.experimental_local_results(value)
+    joined = [sg.concat(parts, axis=0), jnp.concatenate(parts), sg.stack(parts), sum(parts)]
+    count = len(parts)
+    assert [x.shape for x in joined] == [(2 * count, 3), (2 * count, 3), (count, 2, 3), (2, 3)]
+    assert [part.devices() for part in parts] == [
+        {device} for device in strategy.replica_group.local_devices[:count]
+    ]
+
+
 @pytest.mark.spread("op", "axis")
 @pytest.mark.parametrize("op", NUMPY)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1)])

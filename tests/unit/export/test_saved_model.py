@@ -235,6 +235,9 @@ def test_refusals(path, strategy):
         save(None, path, signatures={"../x": serving(lambda x: x)})
     with pytest.raises(errors.InvalidArgumentError, match="inputs"):
         save(keras.Sequential([keras.layers.Dense(1)]), path)
+    unbuilt = keras.layers.Dense(1)
+    with pytest.raises(errors.VariableError, match="Call the model or function once with example"):
+        save(None, path, signatures=serving(lambda x: unbuilt(x), [sg.TensorSpec([None, 2])]))
     assert not path.exists()
     assert float(v) == 1.0
 

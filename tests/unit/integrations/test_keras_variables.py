@@ -3,10 +3,12 @@
 import copy
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem._src.jax_compat import host_random
 
 keras = sg.keras
 
@@ -138,3 +140,94 @@ def test_private_names_of_keras_are_there():
         assert keras_internals.in_stateless_scope()
         assert float(keras_internals.stateless_value(variable)) == 2
     assert keras_internals.stateless_value(variable) is None
+
+
+def test_a_variable_of_a_scope_is_a_variable_of_this_library(mirrored):
+    with mirrored.scope():
+        layer = dense(kernel_initializer="ones")
+    kernel = layer.kernel
+    assert isinstance(kernel, sg.Variable)
+    assert not isinstance(dense().kernel, sg.Variable)
+    assert not isinstance(kernel.value, sg.Variable)
+    assert kernel.read_value().tolist() == kernel.value.tolist()
+    assert kernel.sparse_read([0]).shape == (1, 2)
+    kernel.scatter_add(sg.IndexedSlices(np.ones((1, 2), np.float32), [2]))
+    assert kernel.numpy()[:, 0].tolist() == [1, 1, 2]
+    assert len(kernel.values) == 2
+    assert kernel.distribute_strategy is mirrored
+    with pytest.raises(AttributeError, match="no attribute 'commit'"):
+        kernel.commit(np.ones((3, 2)))
+
+
+def test_functions_of_jax_take_variables_of_a_scope(mirrored):
+    with mirrored.scope():
+        layer = dense(kernel_initializer="ones")
+    kernel = layer.kernel
+    assert jnp.sum(jnp.square(kernel)) == 6
+    assert not jnp.not_equal(kernel, 1).any()
+    assert jax.jit(lambda x: x + 1)(kernel).tolist() == [[2, 2]] * 3
+    assert jnp.concatenate([kernel, kernel]).shape == (6, 2)
+
+    def replica_step():
+        _, gradient = sg.value_and_grad(lambda: jnp.sum(jnp.square(kernel)), kernel)()
+        with sg.GradientTape() as tape:
+            penalty = sum(jnp.sum(jnp.square(v)) for v in layer.trainable_variables)
+        return gradient, tape.gradient(penalty, kernel)
+
+    for run in (mirrored.run, sg.function(lambda fn: mirrored.run(fn))):
+        for gradient in run(replica_step):
+            for part in mirrored.experimental_local_results(gradient):
+                np.testing.assert_array_equal(part, np.full((3, 2), 2.0))
+
+
+def test_arguments_that_are_variables_stay_variables(mirrored):
+    with mirrored.scope():
+        kernel = dense(kernel_initializer="zeros").kernel
+
+    def add(strategy, variables, gradients):
+        gradients = strategy.extended.reduce_to("SUM", gradients[0], variables[0])
+        variables[0].assign_add(gradients.values[0])
+
+    def replica_step(variables):
+        context = sg.distribute.get_replica_context()
+        context.merge_call(add, args=(variables, [jnp.ones((3, 2))]))
+
+    for run in (mirrored.run, sg.function(lambda fn, args: mirrored.run(fn, args=args))):
+        run(replica_step, args=([kernel],))
+    np.testing.assert_array_equal(kernel, np.full((3, 2), 4.0))
+
+
+@pytest.mark.peer("tensorflow")  # without which Keras has no JaxLayer
+def test_a_jax_layer_has_variables_of_the_scope(mirrored):
+    def init(rng, inputs):
+        return {"w": jax.random.normal(rng, (inputs.shape[-1], 2))}, {"calls": jnp.zeros(())}
+
+    def call(params, state, inputs):
+        return inputs @ params["w"], {"calls": state["calls"] + 1}
+
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.JaxLayer(call, init)])
+        model.compile("sgd", "mse")
+    assert [v.strategy for v in model.trainable_variables] == [mirrored]
+    before = model.get_weights()[0]
+    model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+    assert np.abs(model.get_weights()[0] - before).max() > 0
+
+
+def test_an_error_of_jax_in_a_layer_says_what_is_wrong(mirrored):
+    class Branching(keras.layers.Layer):
+        def call(self, x):
+            return x if jnp.sum(x) > 0 else -x
+
+    with mirrored.scope():
+        layer = Branching()
+    with pytest.raises(Exception, match="traced array"):
+        sg.function(lambda: mirrored.run(lambda: layer(jnp.ones(2))))()
+
+
+def test_layers_are_built_while_a_program_is_traced(mirrored):
+    host_random._rounds_once.cache_clear()
+    with mirrored.scope():
+        layer = keras.layers.Dense(2)
+    assert sg.function(lambda: layer(jnp.ones((1, 3))))().shape == (1, 2)
+    assert layer.kernel.strategy is mirrored

@@ -63,3 +63,17 @@ def test_copies_of_an_array_on_one_device(changed, device, monkeypatch):
             np.testing.assert_array_equal(shard.data, value)
         np.testing.assert_array_equal(jax.jit(lambda x: x + x)(copies), value + value)
         np.testing.assert_array_equal(array, value)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_uncommitted_array_is_the_same_memory(changed, monkeypatch):
+    if changed:
+        monkeypatch.setattr(device_arrays, "_private_put", lambda: None)
+    array = jax.device_put(ROWS, jax.devices()[1])
+    found = device_arrays.uncommitted(array)
+    assert found.devices() == array.devices()
+    assert found.committed is changed
+    assert found.unsafe_buffer_pointer() == array.unsafe_buffer_pointer()
+    np.testing.assert_array_equal(found, ROWS)
+    key = jax.device_put(jax.random.key(0), jax.devices()[1])
+    assert device_arrays.uncommitted(key) is key

@@ -31,7 +31,7 @@ from stratagem._src.variables.foreign_variables import (
     variable_of,
 )
 from stratagem._src.variables.path_names import path_name
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["CheckpointObjects", "is_object", "named_objects"]
 
@@ -125,7 +125,7 @@ def named_objects(objects: Mapping[str, Any], *, allows_unbuilt: bool = False) -
             _check_name(name, shown_path, paths)
             paths[name] = shown_path
             found.keys[name] = keys
-            if isinstance(part, Variable):
+            if is_own_variable(part):
                 found.variables[name] = part
             elif isinstance(part, Optimizer):
                 found.optimizers[name] = part

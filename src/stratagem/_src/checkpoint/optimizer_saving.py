@@ -24,7 +24,7 @@ from stratagem._src.training.optimizer_state import (
     check_array,
     check_leaves,
 )
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["OptimizerRestore", "known_variables", "local_values", "remote_arrays"]
 
@@ -61,7 +61,7 @@ def remote_arrays(name: str, objects: CheckpointObjects) -> dict[Keys, StateArra
 
 
 def _value(value: ArrayLike) -> SavedValue:
-    if isinstance(value, Variable):
+    if is_own_variable(value):
         return SavedVariable(value)
     return PlainArray(lambda: value, lambda _: None)
 

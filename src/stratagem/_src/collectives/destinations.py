@@ -22,7 +22,7 @@ from stratagem._src.variables.distributed_variable import DistributedVariable
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import is_own_variable
 
 __all__ = ["check_destinations", "placed_on"]
 
@@ -79,7 +79,7 @@ def _devices(destinations: Any) -> ReplicaGroup | jax.Device | None:
         return destinations.parameter_device
     if isinstance(destinations, (PerReplica, Mirrored)):
         return destinations._group
-    if isinstance(destinations, Variable) and not isinstance(destinations, DistributedVariable):
+    if is_own_variable(destinations) and not isinstance(destinations, DistributedVariable):
         return destinations.group.devices[0]
     if isinstance(destinations, jax.Array) and not is_tracer(destinations):
         return next(iter(destinations.devices()))

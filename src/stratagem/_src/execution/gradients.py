@@ -24,7 +24,7 @@ from stratagem._src.variables.foreign_variables import is_variable, variable_of
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.path_names import name_by_path
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["Precision", "gradient_function", "value_and_grad"]
 
@@ -95,7 +95,7 @@ def gradient_function(
     leaves, structure = structures.flatten(variables, is_leaf=is_variable)
     leaves = [variable_of(leaf) for leaf in leaves]
     for leaf in leaves:
-        if not isinstance(leaf, Variable):
+        if not is_own_variable(leaf):
             raise VariableError(
                 f"value_and_grad needs variables to differentiate, got {type(leaf).__name__}. For "
                 "arrays use jax.value_and_grad."

@@ -21,7 +21,7 @@ import numpy as np
 
 from stratagem._src.core.structures import Container
 from stratagem._src.core.types import PyTreeDef, StaticValue
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import is_own_variable
 
 __all__ = ["EXACT", "IdentityKey", "KeyedParameter", "form_key", "static_key"]
 
@@ -170,7 +170,7 @@ def _fields(value: StaticValue, needs: Needs) -> list[Any]:
 def _is_value(leaf: StaticValue) -> bool:
     """Returns whether an object is compared by value: it defines ``==`` and is hashable."""
     kind: Any = type(leaf)
-    if kind.__eq__ is object.__eq__ or isinstance(leaf, Variable):
+    if kind.__eq__ is object.__eq__ or is_own_variable(leaf):
         return False
     try:
         hash(leaf)

@@ -28,7 +28,7 @@ from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames
 from stratagem._src.variables.distributed_variable import DistributedVariable
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["trace_function"]
 
@@ -118,7 +118,7 @@ def _collect_results(leaves: list[Any]) -> tuple[list[ResultLeaf], list[Any]]:
         elif is_tracer(leaf):
             results.append(ResultLeaf(len(outputs)))
             outputs.append(leaf)
-        elif isinstance(leaf, Variable):
+        elif is_own_variable(leaf):
             results.append(ResultLeaf(variable=weakref.ref(leaf), itself=True))
         else:
             for way, _ in find_leaked_tracers(leaf):

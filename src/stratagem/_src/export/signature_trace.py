@@ -162,6 +162,14 @@ class _SignatureFrame(FunctionFrame):
         super().__init__(may_create=False)
         self._name = name
 
+    def create(self, variable: Variable, initial_value: ArrayLike) -> None:
+        """Raises."""
+        raise VariableError(
+            f"Signature {self._name!r} creates the variable {variable.name!r}, but a saved function has "
+            "the values of variables that exist. Call the model or function once with example inputs "
+            "before it is saved."
+        )
+
     def rows(self, variable: BaseRemoteVariable, indices: ArrayLike) -> Any:
         """Returns rows of the full table, which is saved with the signature."""
         return self.read(variable)[indices]

@@ -17,7 +17,7 @@ import numpy as np
 
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 
-__all__ = ["copy_without_program", "put_copies", "put_pieces"]
+__all__ = ["copy_without_program", "put_copies", "put_pieces", "uncommitted"]
 
 
 def put_pieces(
@@ -61,6 +61,20 @@ def put_copies(
         return jax.device_put(array, sharding)
     aval = _aval(array.shape, array.dtype, array.weak_type)
     return put(aval, sharding, [array] * len(devices), list(devices), True)
+
+
+def uncommitted(array: jax.Array) -> jax.Array:
+    """Returns an array on one device that may be combined with arrays of other devices.
+
+    JAX refuses to compute with arrays that are committed to different devices, and copies others. The
+    result has the memory of ``array``.
+    """
+    put, devices = _private_put(), list(array.devices())
+    is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended)
+    if put is None or len(devices) > 1 or is_key:
+        return array
+    aval = _aval(array.shape, array.dtype, array.weak_type)
+    return put(aval, array.sharding, [array], devices, False)
 
 
 def copy_without_program(array: jax.Array) -> jax.Array:

@@ -39,7 +39,7 @@ from stratagem._src.variables.foreign_variables import variable_of
 from stratagem._src.variables.fully_sharded import current_placement, placing
 from stratagem._src.variables.laid_out_variable import current_layout_source, laid_out_like
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counts_once
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class StrategyExtended:
         replica = context.get_replica_context()
         if replica is None or self._group.size == 1:
             return make(initial_value)
-        if callable(initial_value) and not isinstance(initial_value, Variable):
+        if callable(initial_value) and not is_own_variable(initial_value):
             initial_value = initial_value()
         value = jnp.asarray(operand_of(initial_value), dtype)
         # The label has no name: each replica may have generated its own. The first replica's is used.

@@ -11,14 +11,13 @@ from jax.sharding import PartitionSpec
 from stratagem._src.core import structures
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.types import ArrayLike, PyTree
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.array_operators import array_of, operand_of
-from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.values.per_replica import PerReplica, SpmdPerReplica, check_size
 from stratagem._src.variables import frames
-from stratagem._src.variables.variable import Variable
 
 __all__ = ["flatten_reducible", "once_per_worker", "only_value", "own_value"]
 
@@ -27,7 +26,7 @@ def flatten_reducible(value: PyTree) -> tuple[list[Any], Any]:
     """Flattens a structure into the values that are reduced one by one."""
     return structures.flatten(
         value,
-        is_leaf=lambda x: isinstance(x, (PerReplica, Mirrored, Variable, IndexedSlices)),
+        is_leaf=lambda x: isinstance(x, (ValueLeaf, IndexedSlices)),
     )
 
 

@@ -11,7 +11,7 @@ from stratagem._src.core.errors import InvalidArgumentError
 from stratagem._src.core.types import ScalarLike
 from stratagem._src.tensorflow_api.conversion import as_tensor, is_float
 from stratagem._src.variables.foreign_variables import variable_of
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 from stratagem._src.variables.variable_options import VariableAggregation
 
 __all__ = ["ExponentialMovingAverage"]
@@ -89,7 +89,7 @@ class ExponentialMovingAverage:
         found = self.average(variable)
         if found is not None:
             return found
-        if not isinstance(variable, Variable):
+        if not is_own_variable(variable):
             raise TypeError(
                 f"ExponentialMovingAverage.apply takes variables, got {type(variable).__name__}."
             )

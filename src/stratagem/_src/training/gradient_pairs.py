@@ -22,7 +22,7 @@ from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.foreign_variables import is_variable, variable_of
 from stratagem._src.variables.fully_sharded_variable import ShardedOperand
 from stratagem._src.variables.path_names import name_by_path
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = [
     "check_distinct",
@@ -52,8 +52,8 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
         gradient, variable = pair[0], variable_of(pair[1])
         if gradient is None:
             continue
-        if not isinstance(variable, Variable):
-            swapped = isinstance(variable_of(gradient), Variable)
+        if not is_own_variable(variable):
+            swapped = is_own_variable(variable_of(gradient))
             raise VariableError(
                 "apply_gradients takes (gradient, variable) pairs, got "
                 f"{type(variable).__name__} for a variable."
@@ -117,7 +117,7 @@ def flatten_variables(variables: PyTree) -> tuple[list[Variable], Any]:
     leaves, form = structures.flatten(variables, is_leaf=is_variable)
     found = [variable_of(leaf) for leaf in leaves]
     for leaf in found:
-        if not isinstance(leaf, Variable):
+        if not is_own_variable(leaf):
             raise VariableError(f"An Optimizer updates variables, got {type(leaf).__name__}.")
     name_by_path(variables, found)
     return found, form

@@ -40,7 +40,7 @@ from stratagem._src.training.summed_means import warn_of_large_sums
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables.fully_sharded_variable import ShardedOperand
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["Optimizer"]
 
@@ -209,7 +209,7 @@ class Optimizer:
     @iterations.setter
     def iterations(self, value: ArrayLike) -> None:
         current, number = self.iterations, np.asarray(operand_of(value), np.int32)
-        if isinstance(current, Variable):
+        if is_own_variable(current):
             current.assign(number)
         else:
             self._here.assign_number("iterations", number)
@@ -234,7 +234,7 @@ class Optimizer:
                 "Create the Optimizer with the complete schedule, or with a number."
             )
         current = self.learning_rate
-        if isinstance(current, Variable):
+        if is_own_variable(current):
             current.assign(jnp.asarray(operand_of(value), current.dtype))
             return
         if self._on_servers.begun:

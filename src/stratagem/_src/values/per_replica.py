@@ -15,6 +15,7 @@ from stratagem._src.core.errors import ContextError, NotAnArrayError
 from stratagem._src.core.missing_names import missing_method
 from stratagem._src.core.types import ArrayLike, Tensor
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.device_arrays import uncommitted
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.distributed_values import DistributedValues, describe
@@ -98,8 +99,9 @@ class PerReplica(DistributedValues):
                 _refuse_components(self._group)
                 blocks = self._array.reshape((self._group.size, *self.local_shape))
                 return tuple(blocks[i] for i in range(self._group.size))
-            group = self._group
-            self._values = evaluate_now(lambda: group.split(self._array, self._scalar))
+            blocks = evaluate_now(lambda: self._group.split(self._array, self._scalar))
+            # Like those of eager replicas: tf.concat(per_replica.values, 0) may combine them.
+            self._values = tuple(map(uncommitted, blocks))
         return self._values
 
     @property

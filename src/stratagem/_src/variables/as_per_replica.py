@@ -14,7 +14,7 @@ from stratagem._src.variables import frames
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import is_own_variable
 
 __all__ = ["is_per_replica", "per_replica_of"]
 
@@ -25,7 +25,7 @@ def per_replica_of(value: Leaf) -> Any:
         return value.per_replica()
     if isinstance(value, (MirroredVariable, FullyShardedVariable)):
         return _copies(value.group, value._value(), lambda: value.values)
-    if isinstance(value, Variable):
+    if is_own_variable(value):
         return value._value()
     if isinstance(value, Mirrored):
         return _copies(value._group, value._value(), lambda: value.values)

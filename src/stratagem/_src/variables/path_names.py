@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.types import ArrayLike, PyTree
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["name_by_path", "path_name"]
 
@@ -28,14 +28,14 @@ def name_by_path(structure: PyTree, variables: Sequence[Variable]) -> None:
     >>> model["layers"][0]["w"].name, model["b"].name
     ('layers/0/w:0', 'bias:0')
     """
-    if isinstance(structure, Variable) or all(variable.is_named for variable in variables):
+    if is_own_variable(structure) or all(variable.is_named for variable in variables):
         return
     if type(structure) in (list, tuple) and len(structure) == len(variables):
         return
-    leaves = jax.tree_util.tree_leaves_with_path(structure, lambda x: isinstance(x, Variable))
+    leaves = jax.tree_util.tree_leaves_with_path(structure, lambda x: is_own_variable(x))
     for path, leaf in leaves:
         has_words = any(not isinstance(key, jax.tree_util.SequenceKey) for key in path)
-        if isinstance(leaf, Variable) and has_words:
+        if is_own_variable(leaf) and has_words:
             leaf.take_name(path_name(path))
 
 

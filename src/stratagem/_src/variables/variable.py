@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -40,16 +40,27 @@ from stratagem._src.variables.variable_attributes import UNNAMED, VariableAttrib
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 from stratagem._src.variables.variable_ref import VariableRef
 
-__all__ = ["Variable", "create_plain_variable"]
+__all__ = ["Variable", "create_plain_variable", "is_own_variable", "register_virtual_variable"]
+
+_virtual: set[type] = set()
 
 
 class _VariableType(type):
-    """Makes ``Variable(...)`` build the variable class of the current strategy."""
+    """Makes ``Variable(...)`` build the variable class of the current strategy.
+
+    It also makes ``isinstance(v, Variable)`` true for variables of other libraries that behave like one.
+    The library itself asks ``is_own_variable``.
+    """
 
     def __call__(cls, *args: PyTree, **kwargs: PyTree) -> Any:
         if cls is not Variable:
             return super().__call__(*args, **kwargs)
         return context.get_strategy().extended.create_variable(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type.__instancecheck__(cls, instance) or (
+            cls is Variable and type(instance) in _virtual
+        )
 
 
 class Variable(
@@ -477,12 +488,32 @@ def create_plain_variable(*args: PyTree, **kwargs: PyTree) -> Variable:
     return variable
 
 
+def is_own_variable(value: object) -> TypeGuard[Variable]:
+    """Returns whether ``value`` is a variable of this library, and does not only behave like one."""
+    return type.__instancecheck__(Variable, value)
+
+
+def register_virtual_variable(cls: type, read: Callable[[Any], Any]) -> None:
+    """Makes instances of another library's class variables to users, and to JAX functions.
+
+    Args:
+        cls: The class, a ``ValueLeaf``.
+        read: Returns the value of an instance.
+    """
+    _virtual.add(cls)
+    _flatten_to_value(cls, read)
+
+
 # As an argument of a JAX function a variable flattens to its value: that is what jnp.sum(v) and
 # jax.grad(f)(v) mean. Functions of this library treat variables as leaves.
-def _register(cls: type[Variable]) -> None:
+def _flatten_to_value(cls: type, read: Callable[[Any], Any]) -> None:
     jax.tree_util.register_pytree_node(
-        cls, lambda variable: ((variable._value(),), None), lambda _, children: children[0]
+        cls, lambda variable: ((read(variable),), None), lambda _, children: children[0]
     )
+
+
+def _register(cls: type[Variable]) -> None:
+    _flatten_to_value(cls, lambda variable: variable._value())
 
 
 _register(Variable)

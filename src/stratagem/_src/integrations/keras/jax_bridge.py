@@ -9,6 +9,7 @@ import keras
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras import layer_patches, optimizers
+from stratagem._src.integrations.keras.call_errors import install_call_errors
 from stratagem._src.integrations.keras.checkpoints import (
     checkpoint_variables,
     install_deferred_restore,
@@ -29,6 +30,7 @@ from stratagem._src.integrations.keras.keras_internals import (
     in_symbolic_scope,
 )
 from stratagem._src.integrations.keras.layer_patches import call_layer
+from stratagem._src.integrations.keras.leaf_variables import install_leaf_variables
 from stratagem._src.integrations.keras.metrics import skip_empty_updates
 from stratagem._src.integrations.keras.model_pickling import install_pickling
 from stratagem._src.integrations.keras.model_strategy import add_layer
@@ -73,6 +75,8 @@ def bridge_jax() -> None:
     skip_empty_updates()
     install_trainer()
     install_deferred_restore()
+    install_leaf_variables()
+    install_call_errors()
     install_keras2_names()
     save_in_directories()
     write_without_tensorflow()

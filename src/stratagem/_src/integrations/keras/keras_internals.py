@@ -21,6 +21,8 @@ from keras.src.backend.common.variables import Variable as _CommonVariable
 from keras.src.callbacks import orbax_checkpoint as _orbax_checkpoint
 from keras.src.saving import saving_api as _saving_api
 from keras.src.saving.keras_saveable import KerasSaveable as _KerasSaveable
+from keras.src.utils import jax_layer as _jax_layer
+from keras.src.utils import traceback_utils as _traceback_utils
 from keras.src.utils import tracking as _tracking
 
 __all__ = [
@@ -58,15 +60,19 @@ __all__ = [
     "KerasVariable",
     "Logs",
     "build_shapes_of",
+    "call_info_injector",
     "checkpointed_arrays",
     "current_path",
     "current_stateless_scope",
     "in_stateless_scope",
     "in_symbolic_scope",
     "is_new",
+    "mark_as_injected",
     "mask_of",
     "output_spec_of",
     "replace_abstract_state",
+    "replace_call_info_injector",
+    "replace_jax_of_jax_layers",
     "replace_state_to_save",
     "run_graph",
     "set_mask",
@@ -182,6 +188,27 @@ def replace_state_to_save(function: Callable[[Any], Any]) -> None:
 def replace_abstract_state(function: Callable[..., Any]) -> None:
     """Makes Keras call ``function`` for the abstract arrays of an Orbax checkpoint."""
     _saving_api.build_orbax_abstract_pytree = function
+
+
+def call_info_injector() -> Callable[..., Any]:
+    """Returns the function that wraps ``call`` of a layer to add its arguments to errors."""
+    injector: Callable[..., Any] = _traceback_utils.inject_argument_info_in_traceback
+    return injector
+
+
+def replace_call_info_injector(function: Callable[..., Any]) -> None:
+    """Makes Keras call ``function`` instead of ``call_info_injector()``."""
+    _traceback_utils.inject_argument_info_in_traceback = function
+
+
+def mark_as_injected(error: Any) -> None:
+    """Makes Keras raise an error as it is, without the arguments of the layer."""
+    error._keras_call_info_injected = True
+
+
+def replace_jax_of_jax_layers(module: Any) -> None:
+    """Gives ``JaxLayer`` and ``FlaxLayer`` another object for the module ``jax``."""
+    _jax_layer.jax = module
 
 
 def checkpointed_arrays(path: str) -> Any:

@@ -38,7 +38,7 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.summed_means import warn_of_large_sums
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables import frames
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["apply", "apply_gradients", "apply_scaled", "as_keras_variables"]
 
@@ -239,19 +239,19 @@ def as_keras_variables(optimizer: KerasOptimizer, variables: list[Any]) -> list[
         VariableError: If a new view is needed in a ``keras.StatelessScope``.
     """
     trained = list(optimizer._trainable_variables)
-    if not any(isinstance(v, Variable) for v in (*variables, *trained)):
+    if not any(is_own_variable(v) for v in (*variables, *trained)):
         return variables
     for index, variable in enumerate(trained):
-        if isinstance(variable, Variable):  # the program called optimizer.build
+        if is_own_variable(variable):  # the program called optimizer.build
             view = trained[index] = _view_of(optimizer, variable)
             optimizer._trainable_variables_indices[optimizer._var_key(view)] = index
     # Bypasses Keras's attribute tracking, which would count the views as the optimizer's own variables.
     object.__setattr__(optimizer, "_trainable_variables", trained)
     known = {id(v.twin): v for v in trained if isinstance(v, PlacedVariable)}
     for variable in variables:
-        if isinstance(variable, Variable) and id(variable) not in known:
+        if is_own_variable(variable) and id(variable) not in known:
             known[id(variable)] = _view_of(optimizer, variable)
-    return [known[id(v)] if isinstance(v, Variable) else v for v in variables]
+    return [known[id(v)] if is_own_variable(v) else v for v in variables]
 
 
 def _view_of(optimizer: KerasOptimizer, variable: Variable) -> PlacedVariable:

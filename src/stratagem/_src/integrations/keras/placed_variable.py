@@ -6,12 +6,13 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import keras
 import numpy as np
 
 from stratagem._src.core.errors import ContextError, UnsupportedError, VariableError
+from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.host_initializers import host_value
@@ -30,11 +31,19 @@ from stratagem._src.variables.laid_out_variable import laid_out_like
 from stratagem._src.variables.locking import STORAGE_LOCK
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable, counting_once
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, register_virtual_variable
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
 __all__ = ["PlacedVariable", "Taken", "check_strategy", "strategy_of"]
 
+# What users know of variables, and Keras's do not have.
+_METHODS_OF_TWIN = frozenset(
+    (
+        *("device", "distribute_strategy", "get_shape", "initialized", "ref", "size", "values"),
+        *("read_value", "sparse_read", "scatter_add", "scatter_sub", "scatter_mul", "scatter_div"),
+        *("scatter_min", "scatter_max", "scatter_update"),
+    )
+)
 _read = COMMON_VARIABLE.value.fget
 _AGGREGATIONS = {
     "sum": VariableAggregation.SUM,
@@ -53,12 +62,13 @@ class Taken(Protocol):
         """Stores the value in the variable."""
 
 
-class PlacedVariable(keras.Variable):  # type: ignore[misc]
+class PlacedVariable(keras.Variable, ValueLeaf):  # type: ignore[misc]
     """A Keras variable that was created in the scope of a strategy.
 
     Its value is stored only in ``twin``, a variable of the strategy: Keras and this library see the same
     state, in replicas, in compiled functions and outside. Weights are mirrored; the state of metrics, which
-    Keras synchronizes on read, has a value in each replica.
+    Keras synchronizes on read, has a value in each replica. It is an ``sg.Variable`` to users: methods that
+    Keras does not have are those of the twin.
 
     Attributes:
         strategy: The strategy.
@@ -67,6 +77,8 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         slot_of: For a slot of an optimizer, its variable, if that is on parameter servers or laid out by
             sharding rules.
     """
+
+    travels = False  # replicas use the variable itself
 
     strategy: Strategy
     twin: Variable | None = None
@@ -255,6 +267,13 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
         self.release()
         return self.twin
 
+    if not TYPE_CHECKING:  # a type checker that sees it believes in every name
+
+        def __getattr__(self, name):
+            if name in _METHODS_OF_TWIN and self.twin is not None:
+                return getattr(self.own_twin(), name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         # Keras's own method lacks `copy`, and NumPy warns about that.
         return np.array(self.value, dtype, copy=copy)
@@ -277,6 +296,7 @@ class PlacedVariable(keras.Variable):  # type: ignore[misc]
 
 # Keras names unnamed variables after their class.
 PlacedVariable.__name__ = keras.Variable.__name__
+register_virtual_variable(PlacedVariable, lambda variable: variable.value)
 
 
 def check_strategy(strategy: Strategy) -> None:

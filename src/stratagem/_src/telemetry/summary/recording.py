@@ -16,7 +16,7 @@ from stratagem._src.telemetry.measurement.recorder import recorder
 from stratagem._src.telemetry.summary import recording_state, summaries
 from stratagem._src.telemetry.summary.writer import SummaryWriter
 from stratagem._src.values.distributed_values import DistributedValues
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import is_own_variable
 
 __all__ = ["flush", "histogram", "image", "scalar", "text"]
 
@@ -213,7 +213,7 @@ def _plain(name: str, value: ArrayLike) -> Any:
     Raises:
         NotAnArrayError: If it is a per-replica value.
     """
-    if isinstance(value, Variable):
+    if is_own_variable(value):
         value = value.read_value()
     if isinstance(value, DistributedValues):
         raise NotAnArrayError(

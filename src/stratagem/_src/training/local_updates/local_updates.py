@@ -25,7 +25,7 @@ from stratagem._src.training.local_updates.keras_callback import make_callback
 from stratagem._src.training.local_updates.outer_state import Array, OuterState
 from stratagem._src.training.local_updates.outer_step import OuterStep
 from stratagem._src.variables.foreign_variables import is_variable, register_trackable, variable_of
-from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable import Variable, is_own_variable
 
 __all__ = ["LocalUpdates"]
 
@@ -493,7 +493,7 @@ def _check_integer(name: str, value: int, minimum: int, maximum: int | None) -> 
 
 def _check_variables(leaves: Sequence[Any], variables: Sequence[Any]) -> None:
     for leaf, variable in zip(leaves, variables, strict=True):
-        if not isinstance(variable, Variable) or isinstance(variable, RemoteVariable):
+        if not is_own_variable(variable) or isinstance(variable, RemoteVariable):
             raise InvalidArgumentError(
                 "LocalUpdates averages variables of this island's own strategy, got "
                 f"{type(leaf).__name__}. Parameter servers are asynchronous already."
