@@ -231,3 +231,33 @@ def test_layers_are_built_while_a_program_is_traced(mirrored):
         layer = keras.layers.Dense(2)
     assert sg.function(lambda: layer(jnp.ones((1, 3))))().shape == (1, 2)
     assert layer.kernel.strategy is mirrored
+
+
+class Counting(keras.layers.Layer):
+    def build(self, input_shape):
+        options = {"shape": (), "initializer": "zeros", "trainable": False}
+        enums = sg.VariableAggregation
+        self.total = self.add_weight(aggregation=enums.SUM, **options)
+        self.first = self.add_weight(aggregation=enums.ONLY_FIRST_REPLICA, **options)
+
+    def call(self, x):
+        replica = sg.distribute.get_replica_context().replica_id_in_sync_group
+        self.total.assign_add(1.0)
+        self.first.assign(keras.ops.cast(replica, "float32") + 5)
+        return x
+
+
+def test_weights_take_aggregations_of_this_library(mirrored):
+    with mirrored.scope():
+        layer = Counting()
+        layer.build((2,))
+        by_synchronization = keras.Variable(
+            0.0,
+            synchronization=sg.VariableSynchronization.ON_READ,
+            aggregation=sg.VariableAggregation.SUM,
+        )
+    mirrored.run(lambda: layer(jnp.ones((1, 2))))
+    assert (float(layer.total.value), float(layer.first.value)) == (2, 5)
+    assert by_synchronization.twin.synchronization is sg.VariableSynchronization.ON_READ
+    outside = keras.Variable(0.0, aggregation=sg.VariableAggregation.MEAN)
+    assert outside.aggregation == "mean"

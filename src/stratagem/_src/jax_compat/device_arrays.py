@@ -70,7 +70,7 @@ def uncommitted(array: jax.Array) -> jax.Array:
     result has the memory of ``array``.
     """
     put, devices = _private_put(), list(array.devices())
-    is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended)
+    is_key = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
     if put is None or len(devices) > 1 or is_key:
         return array
     aval = _aval(array.shape, array.dtype, array.weak_type)

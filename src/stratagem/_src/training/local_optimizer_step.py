@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,8 +36,15 @@ class LocalOptimizerStep:
     def __init__(self, recipe: OptimizerStep, state: StateVariables) -> None:
         self._recipe = recipe
         self._state = state
-        self._step = jax.jit(recipe.update)
-        self._step_with_sums = jax.jit(recipe.update_with_sums)
+
+    # Of the state's recipe, which knows the variables once there is state.
+    @functools.cached_property
+    def _step(self) -> Any:
+        return jax.jit(self._state.recipe.update)
+
+    @functools.cached_property
+    def _step_with_sums(self) -> Any:
+        return jax.jit(self._state.recipe.update_with_sums)
 
     def reduce_scatter(
         self,

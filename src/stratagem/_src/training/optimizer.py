@@ -37,6 +37,7 @@ from stratagem._src.training.precision_policy import PrecisionPolicy, differenti
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
 from stratagem._src.training.summed_means import warn_of_large_sums
+from stratagem._src.training.weight_decay_filter import WeightDecayFilter
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
 from stratagem._src.variables.fully_sharded_variable import ShardedOperand
@@ -86,6 +87,9 @@ class Optimizer:
         precision: Mixed precision for the method ``value_and_grad``: ``"mixed_bfloat16"``,
             ``"mixed_float16"``, which has a dynamic loss scale, or a ``PrecisionPolicy``. Variables,
             their gradients and the optimizer state stay in the dtype of the variables.
+        exclude_from_weight_decay: Regular expressions: weights of variables in whose name one has a match
+            do not decay. Names are paths, such as ``"encoder/norm/scale"``; that of a Keras variable is its
+            ``path``. Needs a factory with a mask, such as ``optax.adamw``, and a ``learning_rate``.
 
     >>> import optax
     >>> import stratagem as sg
@@ -115,6 +119,7 @@ class Optimizer:
         error_feedback: bool = False,
         gradient_reduction: str | ReduceOp = "sum",
         precision: str | PrecisionPolicy | None = None,
+        exclude_from_weight_decay: Sequence[str] | None = None,
     ) -> None:
         policy = None if precision is None else PrecisionPolicy.of(precision)
         if policy is not None and loss_scale is None:
@@ -133,6 +138,7 @@ class Optimizer:
             error_feedback,
             ReduceOp(gradient_reduction),
             precision=policy,
+            decay_filter=WeightDecayFilter.of(exclude_from_weight_decay),
         )
         self._set_up(ServerUpdates(self), recipe, name, shard_state)
 

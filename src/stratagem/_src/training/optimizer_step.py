@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ from stratagem._src.training.gradient_clipping import NO_CLIPPING, Clipping
 from stratagem._src.training.keyless_transformation import KeylessTransformation
 from stratagem._src.training.loss_scaling import LossScale, all_finite
 from stratagem._src.training.precision_policy import PrecisionPolicy
+from stratagem._src.training.weight_decay_filter import WeightDecayFilter
+from stratagem._src.variables.variable import Variable
 
 __all__ = ["OptimizerStep", "scaled"]
 
@@ -41,6 +43,9 @@ class OptimizerStep:
             adds it to the next ones.
         gradient_reduction: How the gradients of several replicas are combined: ``SUM`` or ``MEAN``.
         precision: The precision policy, if any. With one, gradients are unscaled already.
+        decay_filter: Says which variables' weights decay, if the program does.
+        decays: Whether the weights of each variable decay, or of the one variable; ``None`` for what the
+            transformation does by itself.
     """
 
     transformation: Any
@@ -51,6 +56,8 @@ class OptimizerStep:
     error_feedback: bool = False
     gradient_reduction: ReduceOp = ReduceOp.SUM
     precision: PrecisionPolicy | None = None
+    decay_filter: WeightDecayFilter | None = None
+    decays: tuple[bool, ...] | bool | None = None
 
     def __post_init__(self) -> None:
         complete = hasattr(self.transformation, "init") and hasattr(self.transformation, "update")
@@ -81,6 +88,21 @@ class OptimizerStep:
                 f"{self.gradient_reduction.name!r}."
             )
 
+        if self.decay_filter is not None:
+            self.decay_filter.check(self.transformation, has_factory=self.learning_rate is not None)
+
+    def for_variables(self, variables: Sequence[Variable]) -> OptimizerStep:
+        """Returns the step of these variables, whose names say whether their weights decay."""
+        if self.decay_filter is None:
+            return self
+        return replace(self, decays=self.decay_filter.decays(variables))
+
+    def for_one_variable(self, variable: Variable) -> OptimizerStep:
+        """Returns the step of one variable, which a parameter server takes."""
+        if self.decay_filter is None:
+            return self
+        return replace(self, decays=self.decay_filter.decays_one(variable))
+
     @property
     def reduces_late(self) -> bool:
         """Whether each replica may accumulate its gradients locally until they are used.
@@ -100,7 +122,10 @@ class OptimizerStep:
         if self.learning_rate is None:
             return KeylessTransformation(self.transformation)
         rate = self.learning_rate if learning_rate is None else learning_rate
-        return KeylessTransformation(self.transformation(learning_rate=rate))
+        mask = {}
+        if self.decay_filter is not None and self.decays is not None:
+            mask = self.decay_filter.mask(self.transformation, self.decays)
+        return KeylessTransformation(self.transformation(learning_rate=rate, **mask))
 
     def init(self, values: Sequence[Any]) -> State:
         """Returns the initial state for variables with these values."""

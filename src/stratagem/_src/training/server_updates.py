@@ -52,7 +52,7 @@ class ServerUpdates:
         self._holder = weakref.ref(holder)
         self._number = next(_numbers) if identity is None else None
         self._identity = identity
-        self._function: bytes | None = None
+        self._functions: dict[tuple[bool, ...] | bool | None, bytes] = {}
 
     @property
     def identity(self) -> str:
@@ -66,21 +66,23 @@ class ServerUpdates:
     @property
     def begun(self) -> bool:
         """Whether servers or other processes may have its current settings."""
-        return self.sent or self._function is not None
+        return self.sent or bool(self._functions)
 
     def function(self, recipe: OptimizerStep) -> bytes:
         """Returns the serialized update rule for servers."""
-        if self._function is None:
-            self._function = cloudpickle.dumps(OptimizerFunction(self.identity, recipe.optax()))
-        return self._function
+        known = self._functions.get(recipe.decays)
+        if known is None:
+            known = cloudpickle.dumps(OptimizerFunction(self.identity, recipe.optax()))
+            self._functions[recipe.decays] = known
+        return known
 
     def send(
         self, gradients: Sequence[Any], variables: Sequence[RemoteVariable], recipe: OptimizerStep
     ) -> None:
         """Updates variables with their gradients."""
-        function = self.function(recipe)
         updates = []
         for gradient, variable in zip(gradients, variables, strict=True):
+            function = self.function(recipe.for_one_variable(variable))
             rows = isinstance(gradient, IndexedSlices)
             update = update_on_server(ROW_FUNCTION if rows else DENSE_FUNCTION, function)
             updates.append((variable, update, gradient_arrays(gradient, variable.dtype)))

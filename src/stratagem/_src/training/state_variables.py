@@ -50,12 +50,13 @@ class StateVariables:
         shard_state: Whether to shard the state over the replicas even if the variables are replicated.
 
     Attributes:
+        recipe: The update rule; once the state exists, that of its variables.
         held: The variables that hold the state.
         of: The variables that the state is for.
     """
 
     def __init__(self, recipe: OptimizerStep, name: str, *, shard_state: bool = False) -> None:
-        self._recipe = recipe
+        self.recipe = recipe
         self._shard_state = shard_state
         self._sharded_update: ShardedUpdate | None = None
         self._name = name
@@ -88,6 +89,7 @@ class StateVariables:
             return
         if self._shard_state:
             _check_can_shard(variables)
+        self.recipe = self.recipe.for_variables(variables)
         sharded_shapes = {static_shape(v) for v in variables if isinstance(v, FullyShardedVariable)}
         initial = self._initial(variables)
         places = state_places(initial, len(variables))
@@ -120,7 +122,7 @@ class StateVariables:
         Not with sharded state: each replica would need memory for full, unsharded sums.
         """
         sharded = any(isinstance(variable, FullyShardedVariable) for variable in variables)
-        return self._recipe.reduces_late and not self._shard_state and not sharded
+        return self.recipe.reduces_late and not self._shard_state and not sharded
 
     def _make_variable(self, place: StatePlace, value: ArrayLike, name: str) -> Variable:
         if not self._is_accumulator(place):
@@ -163,7 +165,7 @@ class StateVariables:
             assert len(replicas) == len(held), "only per-replica sums are reduced with options"
             values = [variable.per_replica() for variable in replicas]
             runtime = replicas[0].strategy.extended
-            if self._recipe.error_feedback:
+            if self.recipe.error_feedback:
                 values, rest = split_rounding_errors(values, replicas[0].group, options)
             sums = runtime.reduce_values(ReduceOp.SUM, values, options)
         else:
@@ -175,7 +177,7 @@ class StateVariables:
     def _initial(self, variables: Sequence[Variable]) -> Any:
         with on_host():  # the full state may not fit into the memory of one accelerator
             state = evaluate_now(
-                lambda: self._recipe.init([_value_to_begin_with(v) for v in variables])
+                lambda: self.recipe.init([_value_to_begin_with(v) for v in variables])
             )
         return state | {name: np.asarray(value) for name, value in self._assigned.items()}
 
@@ -191,7 +193,7 @@ class StateVariables:
 
             def step(gradients: list[Any], held: list[Any], values: list[Any]) -> Any:
                 state = jax.tree.unflatten(self._structure, held)
-                new_values, new_state = self._recipe.update(gradients, state, values)
+                new_values, new_state = self.recipe.update(gradients, state, values)
                 return new_values, jax.tree.leaves(new_state)
 
             name = f"step of Optimizer {self._name!r}"
@@ -289,7 +291,7 @@ class StateVariables:
             restored.fitted(self._places, self.held, self.of, name)
         elif variables is not None:
             shapes = [jax.ShapeDtypeStruct(static_shape(v), v.dtype) for v in variables]
-            state = jax.eval_shape(self._recipe.init, shapes)
+            state = jax.eval_shape(self.recipe.for_variables(variables).init, shapes)
             places = state_places(state, len(variables))
             leaves = jax.tree.leaves(state)
             restored.fitted(places, leaves, variables, name)

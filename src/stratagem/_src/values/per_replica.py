@@ -99,7 +99,8 @@ class PerReplica(DistributedValues):
                 _refuse_components(self._group)
                 blocks = self._array.reshape((self._group.size, *self.local_shape))
                 return tuple(blocks[i] for i in range(self._group.size))
-            blocks = evaluate_now(lambda: self._group.split(self._array, self._scalar))
+            group = self._group
+            blocks = evaluate_now(lambda: group.split(self._array, self._scalar))
             # Like those of eager replicas: tf.concat(per_replica.values, 0) may combine them.
             self._values = tuple(map(uncommitted, blocks))
         return self._values

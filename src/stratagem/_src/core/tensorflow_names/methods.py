@@ -21,7 +21,7 @@ METHODS: dict[str, str] = {
     ),
     "Optimizer.compute_gradients": "sg.value_and_grad(compute_loss, variables)()",
     "Optimizer.exclude_from_weight_decay": (
-        "sg.train.Optimizer(optax.adamw(rate, mask=mask)), where mask says for each gradient whether"
+        'sg.train.Optimizer(optax.adamw, learning_rate=rate, exclude_from_weight_decay=["bias"])'
     ),
     "Optimizer.finalize_variable_values": "optax.ema, and assign what it has averaged",
     "Optimizer.get_config": "the arguments that it was made with",

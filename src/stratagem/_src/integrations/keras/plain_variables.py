@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.data_step_scope import is_read_from_step
 from stratagem._src.integrations.keras.keras_internals import (
     COMMON_VARIABLE,
+    Argument,
     KerasVariable,
     stateless_value,
 )
@@ -21,6 +23,7 @@ from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.variables import frames
 from stratagem._src.variables.variable import Variable
+from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
 __all__ = ["adopt", "as_placed_variable", "patch_plain_variables", "twin_of"]
 
@@ -29,9 +32,20 @@ def patch_plain_variables() -> None:
     """Patches ordinary Keras variables to check their use in compiled functions and replicas.
 
     There a plain value would be wrong: a constant of the trace, or a value that replicas do not share.
+    All Keras variables take ``sg.VariableAggregation`` and ``sg.VariableSynchronization``, where Keras has
+    strings.
     """
+    init = keras.Variable.__init__
     read = COMMON_VARIABLE.value.fget
     assign = keras.Variable._direct_assign
+
+    @functools.wraps(init)
+    def init_with_enums(variable: KerasVariable, *args: Argument, **kwargs: Argument) -> None:
+        for name in ("aggregation", "synchronization"):
+            option = kwargs.get(name)
+            if isinstance(option, (VariableAggregation, VariableSynchronization)):
+                kwargs[name] = option.name.lower()
+        init(variable, *args, **kwargs)
 
     def value(variable: KerasVariable) -> Any:
         if frames.current_frame() is not None or context.has_strategy() or frames.records():
@@ -46,6 +60,7 @@ def patch_plain_variables() -> None:
                 return
         assign(variable, new)
 
+    keras.Variable.__init__ = init_with_enums
     keras.Variable.value = property(value, doc=COMMON_VARIABLE.value.__doc__)
     keras.Variable._direct_assign = direct_assign
 
