@@ -31,6 +31,7 @@ CHECK = {
     "tf.distribute.MirroredStrategy()\ntf.keras.layers.BatchNormalization()\nm.fit(x)": "whole batch",
     "def f(c):\n g = c.all_reduce('SUM', h)\n o.apply_gradients(zip(g, v))": "sums gradients",
     "tf.keras.optimizers.SGD(0.1, decay=1e-6)": "have no decay",
+    "class O(tf.keras.optimizers.legacy.Optimizer):\n def _create_slots(self, v): pass": "build(var",
 }
 FINE = [
     "class M(tf.keras.Model):\n def train_step(self, data): pass",

@@ -32,12 +32,25 @@ _SUMMED_TWICE = (
     "two out, or pass experimental_aggregate_gradients=False"
 )
 _DECAY = "Keras 3 optimizers have no decay: pass a schedule of keras.optimizers.schedules"
+_OLD_METHODS = (
+    "Keras 3 optimizers do not call {}: create slots in build(variables), and write "
+    "update_step(gradient, variable, learning_rate)"
+)
+_METHODS_OF_KERAS_2 = (
+    *(
+        "_resource_apply_dense",
+        "_resource_apply_sparse",
+        "_resource_apply_sparse_duplicate_indices",
+    ),
+    *("_create_slots", "_create_all_weights"),
+)
 _OWN_AGGREGATION = {"experimental_aggregate_gradients", "skip_gradients_aggregation"}
 
 
 def cautions(program: Program, inference: Inference) -> Iterator[Finding]:
     """Yields what to check, each with its line."""
-    for test in (_random, _names, _unrolled, _batch_statistics, _summed_twice, _decay):
+    tests = (_random, _names, _unrolled, _batch_statistics, _summed_twice, _decay, _old_methods)
+    for test in tests:
         for node, message in test(program, inference):
             yield Finding(program.line(node), Kind.CHECK, message)
 
@@ -150,3 +163,10 @@ def _decay(program: Program, _: Inference) -> _Found:
             assert isinstance(node, cst.Call)
             if any(arg.keyword is not None and arg.keyword.value == "decay" for arg in node.args):
                 yield node, _DECAY
+
+
+def _old_methods(program: Program, _: Inference) -> _Found:
+    """Finds methods of optimizers that Keras 2 calls, and Keras 3 does not."""
+    for node in program.nodes:
+        if isinstance(node, cst.FunctionDef) and node.name.value in _METHODS_OF_KERAS_2:
+            yield node, _OLD_METHODS.format(f"{node.name.value}()")
