@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PROGRAMS", "RESULTS", "path_of", "run_as_script", "run_here", "translated"]
+__all__ = ["PROGRAMS", "RESULTS", "path_of", "run_as_script", "run_here", "run_text", "translated"]
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 _IMPORT = re.compile(r"^import tensorflow as tf$", re.MULTILINE)
+# TensorFlow runs Keras 3 wrongly, or not at all, under these programs' strategies.
+OF_KERAS_2 = {"central_storage"}
 PROGRAMS = sorted(
     path.stem for path in FOLDER.glob("*.py") if _IMPORT.search(path.read_text()) is not None
 )
@@ -34,16 +36,24 @@ def translated(program: str) -> str:
 
 def run_here(program: str) -> dict[str, Any]:
     """Returns what a program gives here, in this process, which has its devices already."""
-    namespace: dict[str, Any] = {"__name__": program}
-    exec(compile(translated(program), f"{program}.py", "exec"), namespace)
+    return run_text(program, translated(program))
+
+
+def run_text(program: str, text: str) -> dict[str, Any]:
+    """Returns what a program gives that has another text."""
+    namespace: dict[str, Any] = {"__name__": program, "__file__": str(path_of(program))}
+    exec(compile(text, f"{program}.py", "exec"), namespace)
     return json.loads(json.dumps(namespace["main"]()))
 
 
 def run_as_script(path: Path) -> dict[str, Any]:
     """Returns what a program prints last. It is a file, for AutoGraph reads its source."""
+    environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    if path.stem in OF_KERAS_2:
+        environment["TF_USE_LEGACY_KERAS"] = "1"
     done = subprocess.run(
         [sys.executable, str(path)],
-        env={k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=100,

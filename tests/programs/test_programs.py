@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from running import PROGRAMS, RESULTS, path_of, run_as_script, run_here, translated
 
-QUICK = {"language_model", "loss_scaling"}
+QUICK = {"central_storage", "language_model", "loss_scaling"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")
 
 
