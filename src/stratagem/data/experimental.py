@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratagem._src.core.lazy_names import lazy_names
-from stratagem._src.data.experimental import assert_cardinality
+from stratagem._src.data.experimental import (
+    assert_cardinality,
+    choose_from_datasets,
+    sample_from_datasets,
+)
 from stratagem._src.data.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -23,6 +27,8 @@ __all__ = [
     "AutoShardPolicy",
     "DistributeOptions",
     "assert_cardinality",
+    "choose_from_datasets",
+    "sample_from_datasets",
 ]
 
 if not TYPE_CHECKING:

@@ -13,6 +13,7 @@ from stratagem.data import (
     InvalidArgumentError,
     TensorSpec,
     TextLineDataset,
+    experimental,
     num_files,
     seed_shuffles,
     shard_by_data,
@@ -225,3 +226,11 @@ def test_files_of_chosen_datasets_are_divided_and_choices_are_not(tmp_path):
     shards = [contents(shard_by_file(mixed, 2, index)) for index in range(2)]
     assert shards[0] == [b"a0", b"b0"] * 2 + [b"a2", b"b2"] * 2
     assert sorted(shards[0] + shards[1]) == sorted(contents(mixed))
+
+
+def test_older_names_of_the_methods():
+    numbers = [Dataset.range(2), Dataset.range(10, 12)]
+    chosen = experimental.choose_from_datasets(numbers, Dataset.from_tensor_slices([1, 0, 0, 0, 1]))
+    assert [int(x) for x in chosen] == [10, 0, 1, 11]  # goes on where a dataset has ended
+    sampled = experimental.sample_from_datasets(numbers, weights=[0.0, 1.0], seed=3)
+    assert [int(x) for x in sampled][:2] == [10, 11]

@@ -1,13 +1,14 @@
-"""Transformations of ``tf.data.experimental``, for use with ``Dataset.apply``."""
+"""Functions of ``tf.data.experimental``: for ``Dataset.apply``, and older names of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from stratagem._src.core.types import ArrayLike
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.transforms.assert_cardinality import AssertCardinality
 
-__all__ = ["assert_cardinality"]
+__all__ = ["assert_cardinality", "choose_from_datasets", "sample_from_datasets"]
 
 
 def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset]:
@@ -24,3 +25,33 @@ def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset
             different number of elements raises.
     """
     return lambda dataset: Dataset(AssertCardinality(dataset.plan, expected_cardinality))
+
+
+def choose_from_datasets(
+    datasets: Sequence[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = False
+) -> Dataset:
+    """Returns elements from the datasets that ``choice_dataset`` selects: ``Dataset.choose_from_datasets``.
+
+    >>> from stratagem.data import Dataset
+    >>> from stratagem.data.experimental import choose_from_datasets
+    >>> letters = [Dataset.from_tensors(letter).repeat() for letter in "ab"]
+    >>> list(choose_from_datasets(letters, Dataset.range(2)))
+    [b'a', b'b']
+    """
+    return Dataset.choose_from_datasets(datasets, choice_dataset, stop_on_empty_dataset)
+
+
+def sample_from_datasets(
+    datasets: Sequence[Dataset],
+    weights: ArrayLike = None,
+    seed: int | None = None,
+    stop_on_empty_dataset: bool = False,
+) -> Dataset:
+    """Samples elements from several datasets at random: ``Dataset.sample_from_datasets``.
+
+    >>> from stratagem.data import Dataset
+    >>> from stratagem.data.experimental import sample_from_datasets
+    >>> sorted(int(x) for x in sample_from_datasets([Dataset.range(2), Dataset.range(2, 4)], seed=1))
+    [0, 1, 2, 3]
+    """
+    return Dataset.sample_from_datasets(datasets, weights, seed, stop_on_empty_dataset)

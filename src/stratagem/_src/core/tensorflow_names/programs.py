@@ -86,8 +86,8 @@ _DATA = {
     "data.make_one_shot_iterator": "iter(dataset) of sg.data.Dataset",
 }
 _DATASET_METHODS = (
-    "bucket_by_sequence_length choose_from_datasets get_single_element group_by_window "
-    "ignore_errors load sample_from_datasets save scan snapshot take_while unique"
+    "bucket_by_sequence_length get_single_element group_by_window "
+    "ignore_errors load save scan snapshot take_while unique"
 )
 _IO = {
     "gfile": "sg.io.gfile",
