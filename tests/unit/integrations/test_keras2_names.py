@@ -70,6 +70,18 @@ def test_weights_are_saved_at_any_path(model, tmp_path):
         model.load_weights(str(tmp_path / "nothing"))
 
 
+def test_modules_below_keras_are_those_of_keras():
+    import stratagem.keras.optimizers.schedules as schedules
+    from stratagem.keras.layers import Dense, StringLookup
+    from stratagem.keras.utils.experimental import DatasetCreator
+
+    assert (Dense, StringLookup) == (keras.layers.Dense, keras.layers.StringLookup)
+    assert DatasetCreator is keras.utils.experimental.DatasetCreator
+    assert schedules is keras.optimizers.schedules
+    with pytest.raises(ModuleNotFoundError):
+        import stratagem.keras.nothing  # noqa: F401
+
+
 def test_experimental_names():
     assert keras.layers.experimental.preprocessing.Rescaling is keras.layers.Rescaling
     assert keras.experimental.CosineDecay is keras.optimizers.schedules.CosineDecay
