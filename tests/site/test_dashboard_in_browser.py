@@ -105,7 +105,7 @@ def check_logs(page):
     page.locator("#logs summary").click()
     lines = page.locator("#log-lines div")
     page.wait_for_function(
-        "['worker 0', 'worker 1'].every("
+        "() => ['worker 0', 'worker 1'].every("
         "(task) => document.getElementById('log-lines').textContent.includes(task))",
         timeout=60_000,
     )
@@ -123,7 +123,7 @@ def check_logs(page):
     assert sums.count() == lines.count()
     page.locator("#log-task").select_option("worker 1")
     page.wait_for_function(
-        "document.querySelectorAll('#log-lines div').length > 0 && "
+        "() => document.querySelectorAll('#log-lines div').length > 0 && "
         "[...document.querySelectorAll('#log-lines b')].every((name) => name.textContent === 'worker 1')",
         timeout=60_000,
     )

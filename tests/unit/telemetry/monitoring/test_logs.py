@@ -113,6 +113,16 @@ def test_lines_arrive_without_escape_sequences(sender, logs):
     assert abs(line["time"] - time.time()) < 60
 
 
+def test_lines_of_tasks_of_one_host_keep_their_order(collector, logs, monkeypatch):
+    monkeypatch.setattr(log_sender, "_SECONDS", 1.0)  # all in one message
+    sender = LogSender(collector.address, SECRET)
+    for number in range(6):
+        sender.line(f"worker {number % 2}", str(number), False)
+    wait_for(lambda: len(texts(logs)) == 6)
+    assert texts(logs) == ["0", "1", "2", "3", "4", "5"]
+    sender.close()
+
+
 def test_a_task_that_prints_too_fast_is_told_so(collector, logs, monkeypatch):
     monkeypatch.setattr(log_sender, "_MAX_LINES", 3)
     monkeypatch.setattr(log_sender, "_SECONDS", 1.0)
@@ -150,7 +160,7 @@ def test_what_are_no_lines_is_refused(collector, logs):
     client = TransportClient(
         collector.address, Credentials(secret=SECRET), wanted=COLLECTOR, own=Identity("launcher")
     )
-    for body in (b"", b"[]", b'{"worker 0": [1]}', b'{"worker 0": [["x", true, "y"]]}'):
+    for body in (b"", b"1", b'[["worker 0", [1]]]', b'[["worker 0", [["x", true, "y"]]]]'):
         with pytest.raises(InvalidArgumentError, match="same version"):
             client.call(LOGS, Message(body), timeout=10)
     client.close()

@@ -95,7 +95,7 @@ class Collector:
     def _take_logs(self, message: Message) -> Message:
         if self._logs is None:
             return Message(NOT_WANTED)
-        for task, lines in parse_lines(message.body).items():
+        for task, lines in parse_lines(message.body):
             self._logs.add(task, lines)
         return Message()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import logging
 import threading
@@ -33,18 +34,21 @@ Lines: TypeAlias = list[tuple[float, bool, str]]
 """Lines of a task: the time of each, whether it is error output, and its text."""
 
 
-def parse_lines(body: bytes) -> dict[str, Lines]:
-    """Returns the lines of a message, by task.
+def parse_lines(body: bytes) -> list[tuple[str, Lines]]:
+    """Returns the lines of a message in their order: of one task, then of another.
 
     Raises:
         InvalidArgumentError: If the message is not one of a ``LogSender``.
     """
     try:
-        return {
-            str(task): [(float(when), bool(is_error), str(text)) for when, is_error, text in lines]
-            for task, lines in json.loads(body).items()
-        }
-    except (AttributeError, TypeError, ValueError) as error:
+        return [
+            (
+                str(task),
+                [(float(when), bool(is_error), str(text)) for when, is_error, text in lines],
+            )
+            for task, lines in json.loads(body)
+        ]
+    except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             "Lines of logs must come from a launcher of the same version of stratagem, but some could not "
             f"be decoded ({type(error).__name__}: {error})."
@@ -99,21 +103,22 @@ class LogSender:
             if batch and not self._send(batch):
                 self._closed.set()
 
-    def _take(self) -> dict[str, Lines]:
+    def _take(self) -> list[tuple[str, Lines]]:
         with self._lock:
             lines, self._lines = self._lines, collections.deque()
             missing, self._num_missing = self._num_missing, collections.Counter()
-        batch: dict[str, Lines] = {}
-        for task, when, is_error, text in lines:
-            batch.setdefault(task, []).append((when, is_error, plain_output(text)))
+        batch = [
+            (task, [(when, is_error, plain_output(text)) for _, when, is_error, text in group])
+            for task, group in itertools.groupby(lines, key=lambda line: line[0])
+        ]
         for task, number in missing.items():
             text = (
                 f"({number} lines are missing here: they came too fast, or the connection was lost)"
             )
-            batch.setdefault(task, []).append((time.time(), False, text))
+            batch.append((task, [(time.time(), False, text)]))
         return batch
 
-    def _send(self, batch: dict[str, Lines]) -> bool:
+    def _send(self, batch: list[tuple[str, Lines]]) -> bool:
         """Sends lines; returns whether more are wanted."""
         try:
             answer = self._client.call(
@@ -122,7 +127,7 @@ class LogSender:
         except (StratagemError, OSError) as error:
             _logger.debug("Lines did not reach the job's collector: %s", error)
             with self._lock:
-                for task, lines in batch.items():
+                for task, lines in batch:
                     self._num_missing[task] += len(lines)
             return True
         return bytes(answer.body) != NOT_WANTED
