@@ -3,6 +3,7 @@
 Write a training step once, pick a strategy, and run it on one device or many.
 """
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 # Loaded at once, not when first used: cloudpickle pickles a class by value if the module that it names is
@@ -617,7 +618,14 @@ def _change_jax() -> None:
     give_arrays_a_numpy_method()
 
 
-when_imported("keras", _bridge_keras)
+def _with_jax_for_keras() -> AbstractContextManager[None]:
+    # A lazy import: few programs need it.
+    from stratagem._src.integrations.keras.loader import jax_unless_chosen
+
+    return jax_unless_chosen()
+
+
+when_imported("keras", _bridge_keras, around=_with_jax_for_keras)
 when_imported("jax", _change_jax)
 
 if not TYPE_CHECKING:

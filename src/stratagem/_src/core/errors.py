@@ -1,4 +1,7 @@
-"""All exceptions that the library raises on purpose.
+"""The library's exceptions: for what goes wrong with devices, variables, tracing, input, files and tasks.
+
+A mistake in a call, such as an argument of the wrong type, may also raise a plain built-in exception, as in
+TensorFlow and NumPy.
 
 ::
 
@@ -45,7 +48,7 @@ from collections.abc import Mapping
 
 
 class StratagemError(Exception):
-    """Base class of all exceptions that the library raises on purpose."""
+    """Base class of the library's exceptions; mistakes in calls may also raise plain built-in ones."""
 
 
 class ContextError(StratagemError, RuntimeError):

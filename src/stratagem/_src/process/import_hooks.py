@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import ModuleType
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["when_imported"]
 
 
-def when_imported(library: str, call: Callable[[], None]) -> None:
+def when_imported(
+    library: str,
+    call: Callable[[], None],
+    around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+) -> None:
     """Calls ``call`` when ``library`` is imported; at once if it already is.
 
     >>> when_imported("sys", lambda: print("it is there"))
@@ -25,19 +30,26 @@ def when_imported(library: str, call: Callable[[], None]) -> None:
     Args:
         library: The name of a top-level package.
         call: Called right after the library's own code has run.
+        around: Returns a block in which that code runs.
     """
     if sys.modules.get(library) is not None:
         call()
     else:
-        sys.meta_path.insert(0, _ImportWatcher(library, call))
+        sys.meta_path.insert(0, _ImportWatcher(library, call, around))
 
 
 class _ImportWatcher:
     """A meta path finder that delegates to the others, and wraps the loader of the library."""
 
-    def __init__(self, library: str, call: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        library: str,
+        call: Callable[[], None],
+        around: Callable[[], AbstractContextManager[object]],
+    ) -> None:
         self._library = library
         self._call = call
+        self._around = around
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -57,7 +69,8 @@ class _ImportWatcher:
 
         def load_and_call(module: ModuleType) -> None:
             with _without_collections():
-                load(module)
+                with self._around():
+                    load(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
                     self._call()
