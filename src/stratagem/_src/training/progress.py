@@ -9,6 +9,8 @@ from typing import Any, TextIO, TypeVar
 
 from stratagem._src.control_plane.join import joined_cluster
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
+from stratagem._src.process.notebook import notebook_widgets
+from stratagem._src.training.progress_widget import ProgressWidget
 from stratagem._src.values.rows import num_global_rows
 
 __all__ = ["progress"]
@@ -29,13 +31,13 @@ def progress(
 
     With several synchronous workers only the leader shows it. For a distributed dataset the throughput
     counts the examples of all workers. The line goes to stderr and is refreshed at most ten times a second;
-    ``stratagem run`` keeps it below other output.
+    ``stratagem run`` keeps it below other output. In a notebook with ``ipywidgets`` it is a widget.
 
     Args:
         iterable: A distributed dataset, a range, or any iterable.
         total: Number of elements, if ``len`` is not defined.
         description: Text at the start of the line.
-        file: Output stream. Default: ``sys.stderr``.
+        file: Output stream. Default: a widget in a notebook, otherwise ``sys.stderr``.
 
     >>> import io
     >>> import stratagem as sg
@@ -83,8 +85,10 @@ class _Line:
     """The progress line: count, throughput and remaining time."""
 
     def __init__(self, total: int | None, description: str, file: TextIO | None) -> None:
+        widgets = notebook_widgets() if file is None else None
         self._total = total
         self._description = f"{description}: " if description else ""
+        self._widget = widgets and ProgressWidget(widgets, total, description)
         self._file = sys.stderr if file is None else file
         self._began = time.monotonic()
         self._next = self._began
@@ -106,6 +110,9 @@ class _Line:
     def end(self) -> None:
         """Writes the final line."""
         self._write(time.monotonic())
+        if self._widget is not None:
+            self._widget.end(self._count)
+            return
         self._file.write("\n")
         self._file.flush()
 
@@ -126,6 +133,9 @@ class _Line:
             words.append(f"{_clock((self._total - self._count) / rate)} left")
         else:
             words.append(_clock(now - self._began))
+        if self._widget is not None:
+            self._widget.show(self._count, "  ".join(words))
+            return
         text = f"{self._description}{'  '.join(words)}"
         self._file.write(f"\r{text:<{self._length}}")
         self._file.flush()

@@ -53,6 +53,7 @@ from stratagem._src.integrations.keras.model_strategy import (
     strategy_to_compile_for,
 )
 from stratagem._src.integrations.keras.placed_data import PlacedData
+from stratagem._src.integrations.keras.progress_widget import with_progress_widget
 from stratagem._src.integrations.keras.server_trainer import (
     call_on_servers,
     finish_steps,
@@ -177,6 +178,9 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
             with functional_steps(self):
                 return original(self, *args, **kwargs)
         context.require_cross_replica(strategy, f"{original.__name__} of a Keras model")
+        shown = with_progress_widget(signature.bind(self, *args, **kwargs))
+        if shown is not None:
+            args, kwargs = (), shown
         if strategy.replica_group.spans_processes:
             bound = signature.bind(self, *args, **kwargs)
             kwargs = _arguments_of_worker(original.__name__, bound, strategy)
