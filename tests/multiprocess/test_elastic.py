@@ -169,6 +169,38 @@ def test_the_others_go_on_without_the_leader(start, tmp_path, reference):
     job.check(reference)
 
 
+FIT = """
+import numpy as np
+import stratagem as sg
+
+strategy = sg.distribute.MultiWorkerMirroredStrategy()
+x = np.ones((8, 2), np.float32)
+with strategy.scope():
+    model = sg.keras.Sequential([sg.keras.Input((2,)), sg.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+@sg.train.elastic(strategy)
+def train(loop):
+    model.fit(x, x[:, :1], callbacks=[sg.train.ElasticFit(loop)], verbose=0)
+    for epoch in loop.range(1):
+        model.fit(x, x[:, :1], verbose=0)
+    print("until here each knows its place", flush=True)
+    for _ in range(2):
+        model.fit(x, x[:, :1], verbose=0)
+
+train()
+"""
+
+
+def test_a_fit_that_would_repeat_its_epochs_says_so_once(start, tmp_path):
+    program = tmp_path / "fit.py"
+    program.write_text(FIT)
+    job = start("run", "--workers", "1:2", program).finish(SECONDS)
+    assert job.returncode == 0, job.stderr
+    assert "each knows its place" in job.stdout
+    assert job.stderr.count("fit() in an elastic job repeats all of its epochs") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_keras_goes_on_with_the_epoch_that_was_at_work(start, tmp_path, reference, victim):

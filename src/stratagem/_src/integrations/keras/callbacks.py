@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +12,7 @@ import keras
 import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
+from stratagem._src.integrations.keras.elastic_fit import ElasticFit
 from stratagem._src.integrations.keras.keras_internals import KerasObject, Logs
 from stratagem._src.integrations.keras.trainer_calls import running_call
 from stratagem._src.integrations.keras.trainer_internals import (
@@ -21,10 +23,13 @@ from stratagem._src.integrations.keras.trainer_internals import (
 from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.multi_worker_extended import MultiWorkerExtended
+from stratagem._src.training.elastic.elastic_loop import in_open_loop
 from stratagem._src.variables.mirrored_variable import MirroredVariable
 
 __all__ = ["callbacks_of_worker", "install_batch_callbacks", "is_elastic", "is_leader"]
 
+_log = logging.getLogger("stratagem")
+_warned: list[str] = []
 # Their output is the same in every worker, so only the leader runs them.
 _WRITERS = (
     keras.callbacks.ModelCheckpoint,
@@ -56,10 +61,26 @@ def callbacks_of_worker(callbacks: Iterable[Any], strategy: Strategy, *, trains:
     """
     given = list(callbacks)
     mine = [c for c in given if is_leader(strategy) or not isinstance(c, _WRITERS)]
+    if trains and is_elastic(strategy) and is_leader(strategy):
+        _warn_of_missing_loop(given)
     if trains:
         restores = any(isinstance(c, keras.callbacks.BackupAndRestore) for c in given)
         mine.append(_SyncWorkers(strategy, restores=restores))
     return mine
+
+
+def _warn_of_missing_loop(given: Iterable[Any]) -> None:
+    """Warns once of a ``fit`` that repeats its epochs when workers are lost, without saying so."""
+    knows_its_place = any(
+        isinstance(c, (ElasticFit, keras.callbacks.BackupAndRestore)) for c in given
+    )
+    if knows_its_place or in_open_loop() or _warned:
+        return
+    _warned.append("fit without its loop")
+    _log.warning(
+        "fit() in an elastic job repeats all of its epochs when workers are lost or join. Call it in the "
+        "function of sg.train.elastic, with callbacks=[sg.train.ElasticFit(loop)]."
+    )
 
 
 class _SyncWorkers(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types

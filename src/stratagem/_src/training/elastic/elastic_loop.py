@@ -21,7 +21,7 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.training.elastic.loop_tracker import LoopEntry, LoopTracker
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["ElasticLoop", "first_place", "warn_of_missing_loop"]
+__all__ = ["ElasticLoop", "first_place", "in_open_loop", "warn_of_missing_loop"]
 
 _MAX_SHOWN = 100
 _log = logging.getLogger("stratagem")
@@ -272,6 +272,11 @@ def first_place(seed: int) -> Any:
 
 _open_loops: weakref.WeakSet[ElasticLoop] = weakref.WeakSet()
 _warned_of: list[str] = []
+
+
+def in_open_loop() -> bool:
+    """Returns whether the program is in a loop of an elastic function."""
+    return bool(_open_loops)
 
 
 def warn_of_missing_loop(saved: PyTree) -> None:
