@@ -1,5 +1,7 @@
 """The passes of ``execution/passes.py``, in compiled steps as users write them."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +68,22 @@ def test_gradient_of_a_dense_layer_is_not_transposed(make, compiled, monkeypatch
     [without] = compiled
     assert "stablehlo.transpose" in without
     np.testing.assert_allclose(rewritten, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_group_normalisation_is_computed_on_channels(compiled, monkeypatch):
+    def normalize(x):
+        groups = x.reshape(*x.shape[:3], 8, 2)
+        return (groups - groups.mean((1, 2, 4), keepdims=True)).reshape(x.shape)
+
+    x = np.sin(np.arange(8 * 8 * 8 * 16, dtype=np.float32)).reshape(8, 8, 8, 16)
+    rewritten = sg.function(normalize)(x)
+    monkeypatch.setenv("STRATAGEM_REWRITES", "0")
+    expected = sg.function(normalize)(x)
+    with_rewrites, without = compiled
+    difference = re.compile(r"stablehlo.subtract .*tensor<8x8x8x8x2xf32>")
+    assert difference.search(without)
+    assert not difference.search(with_rewrites)
+    np.testing.assert_allclose(rewritten, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_other_platforms_keep_what_was_traced():

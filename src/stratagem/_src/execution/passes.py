@@ -28,6 +28,7 @@ from stratagem._src.execution.traced_function import TracedFunction
 from stratagem._src.jax_compat.primitives import PSUM, REDUCE_SCATTER
 from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting
 from stratagem._src.jaxpr.scanned_sums import sum_inside_scans
+from stratagem._src.jaxpr.split_last_dims import merge_split_dims
 from stratagem._src.jaxpr.transposed_dots import remove_transposed_dots
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
@@ -191,8 +192,8 @@ def rewrite_for_platform(jaxpr: Jaxpr, platform: str) -> Jaxpr:
     if not rewrites_are_on():
         return jaxpr
     if platform == "cpu":
-        # XLA's other compilers choose the layout of a product themselves.
-        return remove_transposed_dots(jaxpr)
+        # XLA's other compilers choose the layouts of products and of small dimensions themselves.
+        return merge_split_dims(remove_transposed_dots(jaxpr))
     # XLA computes during the all-reduces of a loop on GPU. On TPU it waits for them there as it does behind
     # the loop, and the stack of sums takes more memory; a reduce-scatter takes less.
     return sum_inside_scans(

@@ -18,6 +18,7 @@ __all__ = [
     "ALL_GATHER",
     "AXIS_INDEX",
     "BITCAST",
+    "BROADCAST",
     "CALLBACKS",
     "CHECKPOINTS",
     "COND",
@@ -26,6 +27,7 @@ __all__ = [
     "DEBUG_CALLBACKS",
     "DIV",
     "DOT_GENERAL",
+    "ELEMENTWISE",
     "FORMER_NAMES",
     "INTEGER_POWER",
     "JIT",
@@ -33,6 +35,7 @@ __all__ = [
     "MUL",
     "NEG",
     "OPTIMIZATION_BARRIER",
+    "PLAIN_REDUCTIONS",
     "PMAX",
     "PMIN",
     "PPERMUTE",
@@ -41,6 +44,7 @@ __all__ = [
     "REDUCE_SCATTER",
     "REDUCE_SUM",
     "REPLICATING_COLLECTIVES",
+    "RESHAPE",
     "SAME_ELEMENTS",
     "SCAN",
     "SCATTER",
@@ -109,12 +113,27 @@ SUMS = frozenset({"add", "add_any"})
 ADDITIONS = SUMS | {"sub"}
 DIV, MUL, NEG, INTEGER_POWER = "div", "mul", "neg", "integer_pow"
 DOT_GENERAL, TRANSPOSE, REDUCE_SUM = "dot_general", "transpose", "reduce_sum"
+BROADCAST, RESHAPE = "broadcast_in_dim", "reshape"
+PLAIN_REDUCTIONS = frozenset({REDUCE_SUM, "reduce_max", "reduce_min"})
+"""Reductions over ``axes`` whose results do not depend on how they are divided, but for rounding."""
 SCATTER, SCATTER_POOLING = "scatter", "select_and_scatter_add"
 BITCAST, CONVERT_DTYPE = "bitcast_convert_type", "convert_element_type"
 STOP_GRADIENT = "stop_gradient"
 OPTIMIZATION_BARRIER = "optimization_barrier"
-SAME_ELEMENTS = frozenset({"broadcast_in_dim", CONVERT_DTYPE, "copy", "reshape", "squeeze"})
+SAME_ELEMENTS = frozenset({BROADCAST, CONVERT_DTYPE, "copy", RESHAPE, "squeeze"})
 """Each element of the result is one of the operand, of another dtype perhaps."""
+ELEMENTWISE = tuple(
+    """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
+    bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
+    digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow
+    is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not
+    optimization_barrier or polygamma population_count pow real reduce_precision
+    regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
+    shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+    """.split()  # noqa: SIM905
+)
+"""Each element of the result is computed from the elements at its place."""
 
 FORMER_NAMES = frozenset(
     {"checkpoint", "copy_p", "core_call", "expand_dims", "mesh_cast", "pjit", "remat"}

@@ -123,7 +123,8 @@ def _find_moves(
 def _is_elementwise(eqn: Equation) -> bool:
     """Returns whether an equation converts its first operand, or scales it by a number."""
     if eqn.primitive.name == CONVERT_DTYPE:
-        return eqn.params.get("sharding") is None
+        sharding = eqn.params.get("sharding")
+        return sharding is None or not any(sharding.spec)
     numbers = eqn.invars[1:]
     return eqn.primitive.name in (DIV, MUL) and all(
         isinstance(number, jax_core().Literal) and not number.aval.shape for number in numbers

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stratagem._src.jax_compat.primitives import BITCAST, OPTIMIZATION_BARRIER
+from stratagem._src.jax_compat.primitives import BITCAST, ELEMENTWISE, OPTIMIZATION_BARRIER
 from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.layout import Sharded, Value
 from stratagem._src.partitioner.rules.rule import GATHER_ALL, Gather, first_sharded, rule
 from stratagem._src.partitioner.sharding_context import ShardingContext
 
-__all__ = ["ELEMENTWISE", "shards_of"]
-
-ELEMENTWISE = tuple(
-    """
-    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
-    digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow
-    is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not
-    optimization_barrier or polygamma population_count pow real reduce_precision
-    regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
-    shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
-    """.split()  # noqa: SIM905
-)
+__all__ = ["shards_of"]
 
 
 def shards_of(

@@ -10,11 +10,15 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from stratagem._src.jax_compat.primitives import BITCAST, OPTIMIZATION_BARRIER, REDUCE_SUM
+from stratagem._src.jax_compat.primitives import (
+    BITCAST,
+    ELEMENTWISE,
+    OPTIMIZATION_BARRIER,
+    REDUCE_SUM,
+)
 from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
 from stratagem._src.partitioner.layout import PARTIAL, REPLICATED, Padded, Value
-from stratagem._src.partitioner.rules.elementwise import ELEMENTWISE
 from stratagem._src.partitioner.rules.rule import Gather
 from stratagem._src.partitioner.sharding_context import ShardingContext
 
