@@ -32,7 +32,7 @@ from stratagem._src.launcher.events import NodeJoined
 from stratagem._src.launcher.job_dispatcher import JobDispatcher
 from stratagem._src.launcher.job_rules import JobRules
 from stratagem._src.launcher.job_state import JobState
-from stratagem._src.launcher.rendezvous import HOST, NODE_ROLE, Rendezvous
+from stratagem._src.launcher.rendezvous import HEARTBEAT_SECONDS, HOST, NODE_ROLE, Rendezvous
 from stratagem._src.launcher.rendezvous_server import RendezvousServer
 from stratagem._src.launcher.task_counts import TaskCounts
 from stratagem._src.parameter_server.coordinator.dispatcher import Dispatcher
@@ -171,7 +171,8 @@ def rendezvous(num_nodes: int) -> Load:
     credentials = new_credentials()
     with ReservedPorts(1) as ports:
         address = Address("127.0.0.1", next(iter(ports)))
-        role = Role(address, credentials, HOST, NODE_ROLE, {"num_nodes": num_nodes + 1})
+        opening = {"num_nodes": num_nodes + 1}
+        role = Role(address, credentials, HOST, NODE_ROLE, opening, {}, HEARTBEAT_SECONDS)
         with Fleets(_join_job, role, range(1, num_nodes + 1), NUM_PROCESSES) as fleets:
             fleets.answers()
             with in_process(_lead, address, num_nodes + 1, credentials) as leader:
@@ -200,9 +201,9 @@ def _join_job(pipe: Pipe, role: Role, members: Sequence[int]) -> None:
     fleet.listen(lambda message: "welcome" in message)
     fleet.say(offer)
     pipe.send((begun, fleet.listen(lambda message: message.get("kind") == "Start")))
-    pipe.recv()
+    fleet.next_command(pipe)
     pipe.send(fleet.listen_for(SECONDS_AT_REST))
-    pipe.recv()
+    fleet.next_command(pipe)
     begun = fleet.lose(LOST)
     pipe.send((begun, fleet.listen(lambda message: message.get("kind") == "Stop")))
     pipe.recv()

@@ -6,6 +6,7 @@ and understands what it is told. It does not compute, and shares its process and
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import select
 import sys
@@ -21,7 +22,6 @@ from stratagem._src.transport.duplex_stream import DuplexStream, encode_message
 
 SECONDS = 120.0
 _SECONDS_BETWEEN_TRIES = 0.05
-_BEAT_SECONDS = 0.5
 
 
 class Role(NamedTuple):
@@ -33,7 +33,8 @@ class Role(NamedTuple):
         wanted: Who the server must be.
         role: What the tasks are.
         opening: What each says first.
-        beat: What each says twice a second; ``None`` for nothing.
+        beat: What each says again and again; ``None`` for nothing.
+        beat_seconds: How often.
     """
 
     address: Address
@@ -42,6 +43,7 @@ class Role(NamedTuple):
     role: str
     opening: dict[str, Any]
     beat: dict[str, Any] | None = None
+    beat_seconds: float = 0.5
 
 
 class Fleet:
@@ -57,7 +59,7 @@ class Fleet:
         self._poll = select.poll()
         self._lines: dict[int, tuple[int, DuplexStream, Any]] = {}
         self._beat = None if role.beat is None else encode_message(role.beat)
-        self._next_beat = time.monotonic() + _BEAT_SECONDS
+        self._next_beat = time.monotonic() + role.beat_seconds
         for member in members:
             self._join(member)
 
@@ -120,20 +122,28 @@ class Fleet:
         while time.monotonic() < deadline:
             self._hear()
 
+    def next_command(self, pipe: Pipe) -> Any:
+        """Hears what all are told, and says beats, until the process is told what to do next."""
+        while not pipe.poll():
+            self.listen_for(_SECONDS_BETWEEN_TRIES)
+        return pipe.recv()
+
     def _hear(self) -> list[tuple[int, dict[str, Any]]]:
         wait = 100
         if self._beat is not None:
             now = time.monotonic()
             if now >= self._next_beat:
-                self._next_beat = now + _BEAT_SECONDS
+                self._next_beat = now + self._role.beat_seconds
                 for _, stream, _ in self._lines.values():
                     stream.send_encoded(self._beat)
-            wait = max(0, int(1000 * (self._next_beat - time.monotonic())))
+            wait = min(wait, max(0, int(1000 * (self._next_beat - time.monotonic()))))
         messages = []
         for descriptor, _ in self._poll.poll(wait):
             _, stream, connection = self._lines[descriptor]
             while True:
-                messages.append((descriptor, stream.receive(time.monotonic() + SECONDS)))
+                # Not `receive`, which would wait for something other than a heartbeat.
+                heard = stream._next(time.monotonic() + SECONDS)
+                messages.append((descriptor, json.loads(heard.body)))
                 if connection._reader.is_empty:
                     break
         return messages
