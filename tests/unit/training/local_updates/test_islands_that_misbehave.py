@@ -58,7 +58,7 @@ def test_an_island_that_dies_after_it_has_contributed_counts(server):
 
     def contribute_and_die():
         poll(lambda: server._contributions)
-        second.islands._close()
+        second.islands._client.close()
 
     def die():
         with pytest.raises(UnavailableError):
