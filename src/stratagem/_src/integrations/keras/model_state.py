@@ -216,10 +216,11 @@ class Attempt(Owner):
                         variable.taken = None
                 self.is_returned = True
                 note_state_in_variables(model)
-                self.end()
-                self._before, self._taken, self.finished = (), (), []  # frees the memory
             finally:
                 self._is_returning = False
+                if self.is_returned:  # also if an interrupt arrived since
+                    self.end()
+                    self._before, self._taken, self.finished = (), (), []  # frees the memory
 
     def _storage(self) -> AbstractContextManager[object]:
         # With several workers no other thread may use the state, and a value of another worker may be
