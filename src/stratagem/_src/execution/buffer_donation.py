@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import gc
 import operator
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.execution.draws import Draw
 from stratagem._src.mesh.dispatch_queue import QUEUE
 from stratagem._src.mesh.replica_group import ReplicaGroup
+from stratagem._src.process.garbage_collection import GC_RUNS_ON_ALLOCATION
 from stratagem._src.variables.locking import (
     ACTIVE_CALLS,
     STORAGE,
@@ -36,7 +36,6 @@ from stratagem._src.variables.transactions import before_change
 from stratagem._src.variables.variable import Variable
 
 __all__ = [
-    "GC_RUNS_ON_ALLOCATION",
     "BufferLayout",
     "HeldVariables",
     "VariableBuffers",
@@ -49,10 +48,6 @@ __all__ = [
 ]
 
 _MAX_STORE_ATTEMPTS = 20
-
-# Before Python 3.12 any allocation can start the garbage collector. Its callbacks are Python code, after
-# which pending signal handlers run.
-GC_RUNS_ON_ALLOCATION = sys.version_info < (3, 12)
 
 _is_shared = operator.attrgetter("_shared")
 

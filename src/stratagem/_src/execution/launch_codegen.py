@@ -15,7 +15,6 @@ from jax.core import Tracer
 
 from stratagem._src.core.codegen import CodeWriter, listed
 from stratagem._src.execution.buffer_donation import (
-    GC_RUNS_ON_ALLOCATION,
     BufferLayout,
     VariablesGone,
     dereference_all,
@@ -23,6 +22,7 @@ from stratagem._src.execution.buffer_donation import (
 from stratagem._src.execution.call_signature import SettingsChanged
 from stratagem._src.jax_compat.concrete_array import ConcreteArray
 from stratagem._src.mesh.dispatch_queue import QUEUE, write_dispatch
+from stratagem._src.process.garbage_collection import GC_RUNS_ON_ALLOCATION
 from stratagem._src.variables.locking import ACTIVE_CALLS, STORAGE, STORAGE_LOCK
 
 __all__ = ["write_launch"]
