@@ -1,5 +1,6 @@
 """What becomes of a model's values while Keras takes it from step to step."""
 
+import gc
 import itertools
 import signal
 import sys
@@ -213,6 +214,54 @@ def test_a_handler_that_saves_while_it_interrupts_fit(strategy, tmp_path):
     for path in paths:
         checkpoint.restore(path)
         np.testing.assert_array_equal(*both.get_weights())
+
+
+def test_reads_in_garbage_collections_during_a_step(strategy):
+    """There a signal handler may run too: a collection may start while the program is launched."""
+    model = make(strategy, dense(1, use_bias=False))
+    model.fit(X, Y, batch_size=4, epochs=1, verbose=0)
+    seen, before = [], gc.get_threshold()
+
+    def read(phase, info):
+        seen.append(int(model.optimizer.iterations))
+
+    gc.callbacks.append(read)
+    try:
+        gc.set_threshold(1)
+        model.fit(X, Y, batch_size=4, epochs=1, verbose=0)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(read)
+    assert len(seen) > 100
+    assert seen == sorted(seen)
+    assert set(seen) == {4, 5, 6, 7, 8}
+
+
+def test_reads_in_a_handler_that_interrupts_the_first_run_of_a_program(strategy, monkeypatch):
+    """JAX dispatches it in Python code, in which a handler may run."""
+    model = make(strategy, dense(1, use_bias=False))
+    seen, original = [], StepProgram._prepare
+    model.fit(X[:4], Y[:4], batch_size=4, verbose=0)
+
+    def profile(frame, event, _):
+        if event in ("call", "return") and "/jax/" in frame.f_code.co_filename:
+            sys.setprofile(None)
+            seen.append(int(model.optimizer.iterations))
+            sys.setprofile(profile)
+
+    def prepare(*args):
+        prepared = original(*args)
+        sys.setprofile(profile)
+        return prepared
+
+    monkeypatch.setattr(StepProgram, "_prepare", prepare)
+    try:
+        model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
+    finally:
+        sys.setprofile(None)
+    assert len(seen) > 20
+    assert seen == sorted(seen)
+    assert set(seen) == {1, 2}
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 from collections.abc import Callable, Sequence
 from itertools import starmap
@@ -17,12 +18,14 @@ from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbac
 from stratagem._src.execution.lowering import lower_jitted
 from stratagem._src.execution.passes import rewrite_for_platform
 from stratagem._src.integrations.keras.model_state import Attempt
+from stratagem._src.jax_compat.device_arrays import copy_without_program
 from stratagem._src.mesh.dispatch_queue import QUEUE, dispatch
 from stratagem._src.mesh.logical_devices import PartitionedGroup, tracing_whole_batch
 from stratagem._src.mesh.process_monitor import ProgramIdentity, ProgramLine, process_monitor
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.partitioner.laid_out_program import lay_out_program
 from stratagem._src.partitioner.partitioned_program import partition
+from stratagem._src.process.garbage_collection import GC_RUNS_ON_ALLOCATION
 from stratagem._src.telemetry.measurement.recorder import activity
 from stratagem._src.variables.locking import STORAGE_LOCK
 
@@ -86,10 +89,23 @@ class StepProgram:
             return
 
         def launch_here() -> None:
+            # JAX dispatches the first run of a program in Python code, where a signal handler would read
+            # donated arrays, and an interrupt would lose the state. So it gets copies.
+            given = state if prepared.program.has_run else jax.tree.map(copy_without_program, state)
+            launched = starmap(prepared.program.jitted, ((given, batch),))
             with STORAGE_LOCK:  # other threads read the state under this lock
-                # starmap calls the program and extends the list in C, so that no interrupt can arrive
-                # between the end of the program, which has donated the state, and the assignment.
-                attempt.finished += starmap(prepared.program.jitted, ((state, batch),))
+                gc_was_enabled = GC_RUNS_ON_ALLOCATION and gc.isenabled()
+                try:
+                    if gc_was_enabled:
+                        gc.disable()
+                    # starmap calls the program and extends the list in C, so that no interrupt or handler
+                    # can arrive between the end of the program, which has donated the state, and the
+                    # assignment.
+                    attempt.finished += launched
+                finally:
+                    if gc_was_enabled:
+                        gc.enable()
+            prepared.program.has_run = True
             if self._group.serialize_programs:
                 for array in attempt.finished[0][:1]:
                     QUEUE.in_flight = array
@@ -176,6 +192,9 @@ class _Jitted:
         structure: The tree structure of the results.
         group: The replicas.
         donates: Whether the state is donated.
+
+    Attributes:
+        has_run: Whether a run no longer needs copies of the state.
     """
 
     def __init__(
@@ -200,6 +219,7 @@ class _Jitted:
             return [result for result, kept in zip(results, returned, strict=True) if kept is None]
 
         self.jitted = jit_with_collectives(step, group, donate_argnums=(0,) if donates else ())
+        self.has_run = not donates
         self._group = group
         self._returned = returned
         self._structure = structure
