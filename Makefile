@@ -92,6 +92,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/step.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/step_loops.py
 	$(BIN)/python benchmarks/packing.py
 	$(BIN)/python benchmarks/keras_fit.py $(BENCH_FLAGS)
 	$(BIN)/python benchmarks/input.py $(BENCH_FLAGS)

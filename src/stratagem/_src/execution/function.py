@@ -25,12 +25,14 @@ from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.build import trace_program
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.compiler_options import CompilerOptions, checked_options
+from stratagem._src.execution.dataset_loops.loop_body import LoopBody
 from stratagem._src.execution.dataset_loops.step_cache import StepCache, looping
 from stratagem._src.execution.draws import DrawMiss, EndMiss, RaggedElement
 from stratagem._src.execution.fast_path import Fallbacks, FastPath, make_fast_path
 from stratagem._src.execution.function_frame import LoopsOverDataset, UncaughtEndOfData
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.program_cache import ProgramCache
+from stratagem._src.execution.trace import trace_function
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh import process_settings as config
@@ -43,6 +45,7 @@ __all__ = ["Function", "function"]
 _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
 _FIRST = "first call"
+_MAX_LOOPING_SIGNATURES = 64
 
 
 class Function(CompiledFunction):
@@ -74,7 +77,9 @@ class Function(CompiledFunction):
         self._programs = ProgramCache(weakref.WeakMethod(self._install_fast_path))
         self._install_fast_path(None)
         self._may_create = True
-        self._loops = False
+        # For each signature whose calls run as Python loops, the bodies of these loops that were traced;
+        # with the key None, for all signatures.
+        self._loops: dict[CacheKey, frozenset[LoopBody]] = {}
         self._needs_values = False
         self._steps = StepCache()
         self._num_traces = 0
@@ -186,8 +191,10 @@ class Function(CompiledFunction):
             return self._run_eagerly(args, kwargs)
         # Do not even try to trace: the trace would stop at the loop, and the side effects of the Python
         # code before the loop would happen twice.
-        if self._loops or inputs.has_dataset:
-            return self._run_loop(args, kwargs)
+        if inputs.has_dataset:
+            return self._run_loop(args, kwargs, frozenset())
+        if self._loops:
+            return self._run_loop(args, kwargs, self._traced_bodies(inputs))
         settings = jax_settings.current_settings()
         strategy = weakref.ref(frame.strategy)
         key = (inputs.key, strategy, replica is None, settings)
@@ -220,9 +227,11 @@ class Function(CompiledFunction):
             for end in ends:
                 end.is_not_caught()
             raise OutOfRangeError(*error.args) from None
-        except LoopsOverDataset:
-            self._loops = True
-            return self._run_loop(args, kwargs)
+        except LoopsOverDataset as reason:
+            self._loops[None if reason.bodies is None else inputs.key] = (
+                reason.bodies or frozenset()
+            )
+            return self._run_loop(args, kwargs, self._traced_bodies(inputs))
         except TracedValueError:
             if not THIS_THREAD.state.in_element_function:
                 raise
@@ -314,19 +323,38 @@ class Function(CompiledFunction):
                 "compiled function. Give them to the outermost one."
             )
 
-    def _run_loop(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _traced_bodies(self, inputs: CallInputs) -> frozenset[LoopBody]:
+        """Returns the bodies of loops over ``tf.range`` that are traced once for calls like this one."""
+        if None in self._loops:
+            return self._loops[None]
+        if inputs.key not in self._loops:
+            if len(self._loops) == _MAX_LOOPING_SIGNATURES:
+                self._loops.clear()
+            try:
+                trace_function(self._python_function, inputs, may_create=False, tries_loop=True)
+            except LoopsOverDataset as reason:
+                self._loops[inputs.key] = reason.bodies or frozenset()
+        return self._loops[inputs.key]
+
+    def _run_loop(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], bodies: frozenset[LoopBody]
+    ) -> Any:
         if self._compiler_options:
             raise UnsupportedError(
                 f"compiler_options belong to one program, but {self!r} loops over a dataset, in Python. "
                 "Give them to a function of one step, and call that in the loop."
             )
-        return self._run_eagerly(args, kwargs, self._steps)
+        return self._run_eagerly(args, kwargs, self._steps, bodies)
 
     def _run_eagerly(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], steps: StepCache | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        steps: StepCache | None = None,
+        bodies: frozenset[LoopBody] = frozenset(),
     ) -> Any:
         def run() -> Any:
-            with looping(steps):
+            with looping(steps, bodies):
                 return self._python_function(*args, **kwargs)
 
         # A loop is not one atomic call: it may draw more elements than fit into memory to be put back, and

@@ -17,6 +17,7 @@ from stratagem._src.core.types import (
     Dataset,
     ReplicaFunction,
 )
+from stratagem._src.execution.dataset_loops.loop_body import LoopBody
 from stratagem._src.execution.draws import AnyIterator, Draw, RaggedElement, draw_element
 from stratagem._src.execution.tracing_frame import TracingFrame
 from stratagem._src.input.optional import MISSING
@@ -42,7 +43,16 @@ def code_of(fn: Any) -> Any:
 
 
 class LoopsOverDataset(Exception):
-    """A traced function iterates over a distributed dataset: it must run as a Python loop instead."""
+    """A traced function loops over a dataset or around steps: it must run as a Python loop instead.
+
+    Args:
+        bodies: The bodies of its loops over ``tf.range`` whose first iteration was traced, if those are the
+            reason.
+    """
+
+    def __init__(self, bodies: frozenset[LoopBody] | None = None) -> None:
+        super().__init__()
+        self.bodies = bodies
 
 
 class UncaughtEndOfData(OutOfRangeError):
@@ -54,6 +64,7 @@ class FunctionFrame(TracingFrame):
 
     Args:
         may_create: Whether variables may be created, as on a function's first call.
+        tries_loop: See the attribute.
 
     Attributes:
         groups: The replica groups whose devices were used.
@@ -63,9 +74,11 @@ class FunctionFrame(TracingFrame):
             if the function caught it: the program would repeat in every call what the function did then.
         ended_by: The exception that was raised at the end of the data. A function that catches it gets a
             program for calls at the end.
+        tries_loop: Whether this call runs as a Python loop anyway: it is traced for what its loops look at,
+            and errors do not matter.
     """
 
-    def __init__(self, *, may_create: bool) -> None:
+    def __init__(self, *, may_create: bool, tries_loop: bool = False) -> None:
         super().__init__()
         self._may_create = may_create
         self.groups: list[ReplicaGroup] = []
@@ -74,6 +87,7 @@ class FunctionFrame(TracingFrame):
         self._steps: collections.Counter[Any] = collections.Counter()
         self.stopped_by: Exception | None = None
         self.ended_by: EndOfData | None = None
+        self.tries_loop = tries_loop
 
     def use_group(self, group: ReplicaGroup) -> None:
         """Notes that the program runs on the devices of ``group``."""
@@ -112,6 +126,10 @@ class FunctionFrame(TracingFrame):
         try:
             result = call()
         except Exception as error:
+            if isinstance(self.stopped_by, LoopsOverDataset):
+                raise self.stopped_by from error
+            if self.tries_loop and all(variable.initialized for variable in self.created):
+                raise LoopsOverDataset(frozenset()) from error
             # A generator (of JAX, for example) turns a StopIteration that leaves it into a RuntimeError.
             if self.ended_by is not None and self.ended_by in (error, error.__cause__):
                 raise UncaughtEndOfData("End of the dataset.") from None
@@ -120,6 +138,8 @@ class FunctionFrame(TracingFrame):
             raise self.stopped_by from error
         if self.stopped_by is not None:
             raise self.stopped_by
+        if self.tries_loop:
+            raise LoopsOverDataset(frozenset())
         return result
 
     def note_step(self, fn: ReplicaFunction) -> None:
@@ -139,6 +159,17 @@ class FunctionFrame(TracingFrame):
     def refuse_to_loop(self, dataset: Dataset) -> None:
         """Raises ``LoopsOverDataset``: the number of iterations is unknown while tracing."""
         self.stopped_by = LoopsOverDataset()
+        raise self.stopped_by
+
+    def refuse_to_unroll(self, body: LoopBody | None, *, traced: bool) -> None:
+        """Raises ``LoopsOverDataset`` for a loop over ``tf.range``.
+
+        Args:
+            body: The body of the loop, if it was found.
+            traced: Whether its first iteration was traced.
+        """
+        bodies = frozenset([body]) if traced and body is not None else frozenset()
+        self.stopped_by = LoopsOverDataset(bodies)
         raise self.stopped_by
 
     def create(self, variable: Variable, initial_value: ArrayLike) -> None:

@@ -40,7 +40,7 @@ _NEEDS_VALUE = (
 
 
 def trace_function(
-    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool
+    fn: Callable[..., Any], inputs: CallInputs, *, may_create: bool, tries_loop: bool = False
 ) -> TracedFunction | None:
     """Traces ``fn`` once.
 
@@ -48,7 +48,7 @@ def trace_function(
     their initial values and ``None`` is returned: the caller must then trace the function again.
     """
     prepare_backend()
-    frame = FunctionFrame(may_create=may_create)
+    frame = FunctionFrame(may_create=may_create, tries_loop=tries_loop)
     structure: Any = None
     results: list[ResultLeaf] = []
 

@@ -40,10 +40,26 @@ class ConstantHoisting:
         self._hoisted_before = set() if before is None else before.hoisted
         self.numbers: list[tuple[str, str]] = []
         self.hoisted: set[int] = set()
+        # For the id of a copy: the copy, so that no other object gets this id, and what it is a copy of.
+        self._originals: dict[int, tuple[Any, Any]] = {}
 
     def restart(self) -> None:
         """Discards the findings of a trace that is repeated."""
-        self.numbers, self.hoisted = [], set()
+        self.numbers, self.hoisted, self._originals = [], set(), {}
+
+    def note_copy(self, copy: Any, original: Any) -> None:
+        """Notes that a constant of the program is a copy of what the function captured."""
+        self._originals[id(copy)] = copy, original
+
+    def captured(self, consts: list[Any]) -> list[Any]:
+        """Returns what the function captured, for the constants of its program; can be called once."""
+        captured = []
+        for const in consts:
+            while id(const) in self._originals:
+                const = self._originals[id(const)][1]
+            captured.append(const)
+        self._originals = {}  # which would keep them alive
+        return captured
 
     def hoist(self, jaxpr: Jaxpr, consts: list[Any]) -> tuple[Any, list[Any]]:
         """Returns a jaxpr with some of its literals among its constants."""
@@ -81,6 +97,7 @@ class ConstantHoisting:
         self.hoisted.add(position)
         new_vars.append(jax_core().Var(atom.aval))
         values.append(_constant(atom))
+        self.note_copy(values[-1], np.asarray(atom.val))
         return new_vars[-1]
 
 

@@ -4,7 +4,7 @@ Such a function runs as a Python loop. Every iteration traces the step, like a f
 the first time: its Python code sees all objects as they are in this iteration. The trace is then compared
 with earlier traces. If an earlier trace computes the same, its program runs, with the arrays, numbers,
 callbacks and static results of the new trace. So the cache need not know what a step reads, and XLA
-compiles once as long as only values change.
+compiles once as long as only values change. Loops over ``tf.range`` need fewer traces: see ``RangeLoop``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import functools
 import logging
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from stratagem._src.core.types import CacheKey, PyTree
+from stratagem._src.core.types import CacheKey, PyTree, Tensor
 from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.execution.bound_function import CompiledFunction
+from stratagem._src.execution.buffer_donation import VariablesGone
 from stratagem._src.execution.build import build_program
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.callback_slots import CallbackSlots, callbacks_of
+from stratagem._src.execution.dataset_loops.loop_body import LoopBody, body_of_loop_over_call
+from stratagem._src.execution.dataset_loops.repeated_steps import RangeLoop, StepTrace
 from stratagem._src.execution.function_frame import code_of
 from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import static_key
@@ -35,7 +39,7 @@ from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting, hoisting_constants
 from stratagem._src.mesh.backend_lifetime import backend_lifetime
 
-__all__ = ["StepCache", "compiled_step", "looping"]
+__all__ = ["StepCache", "compiled_step", "looping", "running_loop"]
 
 _MAX_PROGRAMS = 64
 _log = logging.getLogger("stratagem")
@@ -76,38 +80,45 @@ class StepCache:
         if inputs.ragged:
             with looping(None):
                 return strategy.run(fn, args, kwargs)
+        loop = _active.innermost_range_loop()
         with self._lock:
             self._clear_if_backend_changed()
-            begun, num_programs = time.perf_counter(), self.num_programs
-            traced, entry = self._find_or_build(strategy, fn, inputs)
-            if self.num_programs == num_programs:
-                self._cost.note(fn, begun)
-        program = entry.program.for_another_trace(
-            traced.placed_consts(), [leaf.static for leaf in own_results(traced) if leaf.is_static]
-        )
-        callbacks = callbacks_of(traced.jaxpr)
-        if not callbacks:
-            return program.run(inputs)
-        # Runs wait for a program with callbacks. Until it has ended, the slots hold the callbacks of this
-        # trace.
-        with entry.slots.lock:
-            entry.slots.fill(callbacks)
-            try:
-                return program.run(inputs)
-            finally:
-                entry.slots.clear()
+            needs = list(inputs.needs)
+            settings = jax_settings.current_settings()
+            place = (static_key(strategy, needs), inputs.key, settings, self._made_for)
+
+            def trace() -> StepTrace:
+                begun, num_programs = time.perf_counter(), self.num_programs
+                traced = self._trace(strategy, fn, inputs, place, needs)
+                if self.num_programs == num_programs:
+                    self._cost.note(fn, begun)
+                return traced
+
+            step = trace() if loop is None else loop.traced_step(fn, place, trace)
+        try:
+            return step.run(inputs)
+        except VariablesGone:
+            if loop is None:
+                raise
+            # The trace is from an earlier iteration, and a variable has been replaced since.
+            with self._lock:
+                step = trace()
+            return step.run(inputs)
 
     def _clear_if_backend_changed(self) -> None:
         if self._made_for() is None:
             self._made_for = backend_lifetime()
             self._entries.clear()
 
-    def _find_or_build(
-        self, strategy: StrategyProtocol, fn: Callable[..., Any], inputs: CallInputs
-    ) -> tuple[TracedFunction, _Entry]:
-        """Traces a step, and returns it with the entry of the program that computes it."""
-        needs = list(inputs.needs)
-        place = (static_key(strategy, needs), inputs.key, jax_settings.current_settings())
+    def _trace(
+        self,
+        strategy: StrategyProtocol,
+        fn: Callable[..., Any],
+        inputs: CallInputs,
+        place: CacheKey,
+        needs: list[weakref.ref[Any]],
+    ) -> StepTrace:
+        """Traces a step, and compiles a program if no earlier trace computes the same."""
         # Which constants change between iterations is remembered per code object of the step. A wrong guess
         # only costs a compilation.
         which = (code_of(fn), place)
@@ -120,7 +131,12 @@ class StepCache:
         if entry is None:
             entry = self._build(key, traced, needs)
         _remember(self._entries, key, entry)
-        return traced, entry
+        static = [leaf.static for leaf in own_results(traced) if leaf.is_static]
+        program = entry.program.for_another_trace(traced.placed_consts(), static)
+        callbacks = callbacks_of(traced.jaxpr)
+        return StepTrace(
+            key, hoisting.captured(traced.consts), static, callbacks, entry.slots, program
+        )
 
     def _build(
         self, key: CacheKey, traced: TracedFunction, needs: list[weakref.ref[Any]]
@@ -207,25 +223,59 @@ def _remember(known: collections.OrderedDict[Any, Any], key: CacheKey, value: An
 
 
 class _Active(threading.local):
+    """The functions of this thread that run as Python loops, outermost first; others as ``None``."""
+
     def __init__(self) -> None:
-        self.caches: list[StepCache | None] = []
+        self.functions: list[_LoopingFunction | None] = []
+
+    def innermost_range_loop(self) -> RangeLoop | None:
+        """Returns the innermost loop over ``tf.range`` of the innermost function."""
+        function = self.functions[-1] if self.functions else None
+        return function.range_loops[-1] if function is not None and function.range_loops else None
+
+
+class _LoopingFunction(NamedTuple):
+    """A function that runs as a Python loop.
+
+    Attributes:
+        steps: The programs of its steps.
+        traced_bodies: The bodies of loops over ``tf.range`` that were traced, with the function.
+        range_loops: Its loops over ``tf.range`` that are running now.
+    """
+
+    steps: StepCache
+    traced_bodies: frozenset[LoopBody]
+    range_loops: list[RangeLoop]
 
 
 _active = _Active()
 
 
 @contextlib.contextmanager
-def looping(cache: StepCache | None) -> Iterator[None]:
+def looping(
+    cache: StepCache | None, traced_bodies: frozenset[LoopBody] = frozenset()
+) -> Iterator[None]:
     """Makes ``strategy.run`` compile its function inside the block; with ``None``, it does not."""
-    _active.caches.append(cache)
+    function = None if cache is None else _LoopingFunction(cache, traced_bodies, [])
+    _active.functions.append(function)
     try:
         yield
     finally:
-        _active.caches.pop()
+        _active.functions.pop()
+
+
+def running_loop(numbers: Tensor, frame: types.FrameType) -> Any:
+    """Returns ``numbers``, as a ``RangeLoop`` if ``frame`` loops over them and its body was traced."""
+    function = _active.functions[-1] if _active.functions else None
+    if function is None or not function.traced_bodies:
+        return numbers
+    body = body_of_loop_over_call(frame)
+    if body is None or not body.assigns_only_locals or body not in function.traced_bodies:
+        return numbers
+    return RangeLoop(numbers, frame, body, function.range_loops)
 
 
 def compiled_step(fn: Callable[..., Any]) -> StepCache | None:
     """Returns the cache that runs ``fn`` in a loop; ``None`` outside of loops, or if ``fn`` is compiled."""
-    if not _active.caches or isinstance(fn, CompiledFunction):
-        return None
-    return _active.caches[-1]
+    function = _active.functions[-1] if _active.functions else None
+    return None if function is None or isinstance(fn, CompiledFunction) else function.steps

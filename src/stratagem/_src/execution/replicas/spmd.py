@@ -90,10 +90,11 @@ def _map_over_replicas(
         for invar, (value, split) in zip(jaxpr.invars, pairs, strict=True)
     ]
     check_divergence(jaxpr, [item.sharded for item in inputs], group.size)
-    placed = [
-        MappedInput(constvar, place_on_replicas(const, group))
-        for constvar, const in zip(jaxpr.constvars, consts, strict=True)
-    ]
+    placed = []
+    for constvar, const in zip(jaxpr.constvars, consts, strict=True):
+        placed.append(MappedInput(constvar, place_on_replicas(const, group)))
+        if hoisting is not None:
+            hoisting.note_copy(placed[-1].value, const)
     axes = {REPLICA_AXIS} if trace.with_layouts else set(group.mesh.axis_names)
     return jaxpr, MappedJaxpr(jaxpr, group, [*placed, *inputs], manual_axes=axes)
 
