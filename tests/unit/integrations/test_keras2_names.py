@@ -253,3 +253,58 @@ def test_tf_metrics_in_compile(tmp_path):
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"keras\.metrics\.Metric"):
         model.compile("sgd", "mse", metrics=[Own()])
+
+
+@pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_synchronized_batch_normalization_is_that_of_the_global_batch(compiled, masked):
+    sync = keras.layers.experimental.SyncBatchNormalization
+    x = np.random.default_rng(0).normal(size=(8, 3, 2)).astype(np.float32)
+    mask = np.arange(24).reshape(8, 3) % 5 != 0 if masked else np.ones((8, 3), bool)
+
+    def train(strategy, layer_class, **options):
+        with strategy.scope():
+            layer = layer_class(momentum=0.5, fused=False, **options)
+            layer.build((None, 3, 2))
+            gradients = tf.Variable(
+                np.zeros((2, 2), np.float32), aggregation=tf.VariableAggregation.SUM
+            )
+
+        def step(x, mask):
+            with tf.GradientTape() as tape:
+                y = layer(x, training=True, mask=mask if masked else None)
+                loss = tf.reduce_sum(y * y * x) / 8
+            gradients.assign(tf.stack(tape.gradient(loss, [layer.gamma, layer.beta])))
+            return y
+
+        data = tf.data.Dataset.from_tensor_slices((x, mask)).batch(8)
+        element = next(iter(strategy.experimental_distribute_dataset(data)))
+        run = tf.function(strategy.run) if compiled else strategy.run
+        y = strategy.gather(run(step, args=element), axis=0)
+        return [np.asarray(v) for v in (y, gradients, layer.moving_mean, layer.moving_variance)]
+
+    plain = keras.layers.BatchNormalization
+    expected = train(tf.distribute.OneDeviceStrategy("CPU:0"), plain)
+    two = ["CPU:0", "CPU:1"]
+    for found in (
+        train(tf.distribute.MirroredStrategy(two), sync),
+        train(tf.distribute.MirroredStrategy(two), plain, synchronized=True),
+    ):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    local = train(tf.distribute.MirroredStrategy(two), plain)
+    assert np.abs(local[0] - expected[0]).max() > 1e-3
+    layer = sync.from_config(sync(momentum=0.5).get_config())
+    assert (layer.synchronized, layer.momentum) == (True, 0.5)
+
+
+def test_flags_of_a_call_by_position():
+    class Doubled(keras.layers.Layer):
+        def call(self, x, training, scale=1.0):
+            return x * (2.0 if training else 1.0) * scale
+
+    layer = Doubled()
+    assert [float(layer(np.ones(()), flag)) for flag in (True, False)] == [2, 1]
+    assert float(layer(np.ones(()), True, 3.0)) == 6
+    normalization = keras.layers.BatchNormalization()
+    assert np.abs(normalization(X, True)).max() > np.abs(normalization(X, False)).max()

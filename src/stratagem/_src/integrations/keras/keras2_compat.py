@@ -31,6 +31,10 @@ from stratagem._src.integrations.keras.keras_internals import (
 from stratagem._src.integrations.keras.lookup_layers import Hashing, IntegerLookup, StringLookup
 from stratagem._src.integrations.keras.model_evaluator import ModelEvaluator
 from stratagem._src.integrations.keras.serving import input_specs
+from stratagem._src.integrations.keras.synchronized_normalization import (
+    SyncBatchNormalization,
+    synchronize_batch_normalization,
+)
 from stratagem._src.integrations.keras.text_vectorization import TextVectorization
 from stratagem._src.telemetry.summary.recording import histogram, image, scalar
 from stratagem._src.telemetry.summary.recording_state import record_if
@@ -69,8 +73,11 @@ def install_keras2_names() -> None:
         CosineDecayRestarts=schedules.CosineDecayRestarts,
         SidecarEvaluator=ModelEvaluator,
     )
+    synchronize_batch_normalization()
     keras.layers.experimental = SimpleNamespace(
-        EinsumDense=keras.layers.EinsumDense, preprocessing=keras.layers
+        EinsumDense=keras.layers.EinsumDense,
+        SyncBatchNormalization=SyncBatchNormalization,
+        preprocessing=keras.layers,
     )
     OPTIMIZER.__init__ = _init_optimizer
     OPTIMIZER.lr = property(_learning_rate_of, _set_learning_rate)

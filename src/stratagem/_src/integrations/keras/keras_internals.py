@@ -39,10 +39,12 @@ __all__ = [
     "CLEAR_LOSSES",
     "COMMON_VARIABLE",
     "DTYPE_NAMES",
+    "INIT_BATCH_NORMALIZATION",
     "LAYER_NEW",
     "LOOK_UP",
     "MAYBE_BUILD",
     "METRIC_INIT",
+    "MOMENTS",
     "NEXT_SEED",
     "OPTIMIZER",
     "OWN_LOSSES",
@@ -138,6 +140,8 @@ ADD_OPTIMIZER_VARIABLE: Callable[..., Any] = OPTIMIZER.add_variable
 ADD_SLOT: Callable[..., Any] = OPTIMIZER.add_variable_from_reference
 LOOK_UP: Callable[..., Any] = keras.layers.Embedding.call
 MAYBE_BUILD: Callable[..., Any] = keras.Layer._maybe_build
+INIT_BATCH_NORMALIZATION: Callable[..., None] = keras.layers.BatchNormalization.__init__
+MOMENTS: Callable[..., Any] = keras.layers.BatchNormalization._moments
 ADD_LOSS: Callable[..., Any] = keras.Layer.add_loss
 OWN_LOSSES: Callable[..., Any] = keras.Layer._get_own_losses
 CLEAR_LOSSES: Callable[..., Any] = keras.Layer._clear_losses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from typing import Any
 
@@ -97,6 +98,11 @@ def call_layer(layer: KerasLayer, *args: Argument, **kwargs: Argument) -> Any:
     and JAX refuses to compute with both. In a replica, arrays and weights are on the replica's device.
     A functional model of strings, made of layers such as ``StringLookup``, runs on the host.
     """
+    if len(args) > 1 and isinstance(args[1], bool):
+        # `layer(x, True)`, for Keras 2: Keras 3 takes flags such as `training` by name only.
+        names = list(inspect.signature(layer.call).parameters)
+        kwargs = {**dict(zip(names[1:], args[1:], strict=False)), **kwargs}
+        args = args[:1]
     if isinstance(layer, keras.Model) and has_strings((args, kwargs)):
         return run_on_host(layer, *args, **kwargs)
     if any(map(_is_committed, jax.tree.leaves((args, kwargs)))):
