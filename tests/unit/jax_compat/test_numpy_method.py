@@ -23,6 +23,14 @@ def test_arrays_become_numpys():
     assert isinstance(jnp.float32(1.5).numpy(), np.float32)
 
 
+def test_shapes_have_tensorflow_s_methods():
+    def compute(x):
+        assert x.get_shape().as_list() == [2, 3]
+        return x.get_shape().rank * x
+
+    assert float(jax.jit(compute)(jnp.ones((2, 3)))[0, 0]) == compute(jnp.ones((2, 3)))[0, 0] == 2
+
+
 def test_results_of_a_strategy():
     strategy = sg.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     values = strategy.experimental_distribute_values_from_function(

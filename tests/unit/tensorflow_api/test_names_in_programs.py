@@ -1,5 +1,6 @@
 """Names of TensorFlow in programs: compiled, in replicas, in ``Dataset.map``, in checkpoints."""
 
+import importlib
 import subprocess
 import sys
 
@@ -217,6 +218,7 @@ def test_compat_v1_explains():
     tf.compat.v1.logging.set_verbosity(0)
     assert tf.compat.v1.gfile.Exists("/")
     assert tf.compat.v2 is tf
+    assert importlib.import_module("stratagem.compat.v2") is tf
     assert tf.compat.as_text(b"a") == "a"
     with pytest.raises(AttributeError, match="no graphs and sessions"):
         tf.compat.v1.Session  # noqa: B018

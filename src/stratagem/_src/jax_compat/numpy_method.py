@@ -1,4 +1,4 @@
-"""Adds ``.numpy()`` to JAX arrays, which programs written for TensorFlow call on every result."""
+"""Adds ``.numpy()`` and ``.get_shape()`` to JAX arrays, which programs written for TensorFlow call."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import jax
 import numpy as np
 
 from stratagem._src.core.errors import TracedValueError
+from stratagem._src.core.tensor_shape import TensorShape
 
 __all__ = ["give_arrays_a_numpy_method"]
 
 
 def give_arrays_a_numpy_method() -> bool:
-    """Adds the method to the class of JAX arrays, unless they have it; returns whether they have it now.
+    """Adds the methods to the class of JAX arrays, unless they have it; returns whether they have it now.
 
     JAX has no way to register methods, and an array class of our own would be slower in every operation. If
-    the class moves or is closed in a later JAX, arrays have no such method: ``numpy.asarray(x)`` does the
-    same. A tracer gets a method that raises an error with the reason.
+    the class moves or is closed in a later JAX, arrays have no such methods: ``numpy.asarray(x)`` does the
+    same. A tracer gets a ``numpy()`` that raises an error with the reason.
     """
     try:
         from jax._src.array import ArrayImpl
@@ -25,6 +26,7 @@ def give_arrays_a_numpy_method() -> bool:
         if not hasattr(ArrayImpl, "numpy"):
             ArrayImpl.numpy = _numpy  # type: ignore[attr-defined]
             jax.core.Tracer.numpy = _refuse  # type: ignore[attr-defined]
+            ArrayImpl.get_shape = jax.core.Tracer.get_shape = _get_shape  # type: ignore[attr-defined]
     except (ImportError, AttributeError, TypeError):
         return False
     return True
@@ -33,6 +35,11 @@ def give_arrays_a_numpy_method() -> bool:
 def _numpy(self: Any) -> Any:
     """Returns a copy of the array as a NumPy array, or as a NumPy scalar if it has no dimensions."""
     return np.array(self)[()]
+
+
+def _get_shape(self: Any) -> TensorShape:
+    """Returns the shape with ``as_list()`` and the other methods of TensorFlow's shapes."""
+    return TensorShape(size if isinstance(size, int) else None for size in self.shape)
 
 
 def _refuse(self: Any) -> NoReturn:

@@ -30,8 +30,10 @@ __all__ = [
     "ELEMENTWISE",
     "FORMER_NAMES",
     "INTEGER_POWER",
+    "IOTA",
     "JIT",
     "KEY_MAKERS",
+    "MOVES_ELEMENTS",
     "MUL",
     "NEG",
     "OPTIMIZATION_BARRIER",
@@ -118,6 +120,14 @@ PLAIN_REDUCTIONS = frozenset({REDUCE_SUM, "reduce_max", "reduce_min"})
 """Reductions over ``axes`` whose results do not depend on how they are divided, but for rounding."""
 SCATTER, SCATTER_POOLING = "scatter", "select_and_scatter_add"
 BITCAST, CONVERT_DTYPE = "bitcast_convert_type", "convert_element_type"
+IOTA = "iota"
+MOVES_ELEMENTS = frozenset(
+    """
+    argmax argmin broadcast_in_dim concatenate copy cumsum dynamic_slice dynamic_update_slice gather pad
+    reduce_prod reshape rev scatter scatter-add select_n slice sort split squeeze stack transpose
+    """.split()  # noqa: SIM905
+)
+"""They depend on their operands alone, and are no elementwise functions of them."""
 STOP_GRADIENT = "stop_gradient"
 OPTIMIZATION_BARRIER = "optimization_barrier"
 SAME_ELEMENTS = frozenset({BROADCAST, CONVERT_DTYPE, "copy", RESHAPE, "squeeze"})

@@ -27,10 +27,10 @@ from stratagem._src.tensorflow_api.conversion import (
     as_dtype,
     as_tensor,
     canonical_dtype,
-    concrete,
     integer,
     is_complex,
     is_float,
+    known,
     matched,
     shape_of,
 )
@@ -153,7 +153,7 @@ def get_static_value(tensor: ArrayLike, partial: bool = False) -> np.ndarray[Any
     >>> get_static_value([1, 2])
     array([1, 2])
     """
-    return None if (value := concrete(tensor)) is None else value
+    return None if (value := known(tensor)) is None else value
 
 
 def make_ndarray(tensor: ArrayLike) -> np.ndarray[Any, Any]:
@@ -264,7 +264,7 @@ def range(
     """
     if limit is None:
         start, limit = 0, start
-    if any(concrete(part) is None for part in (start, limit, delta)):
+    if any(known(part) is None for part in (start, limit, delta)):
         stand_in = traced_range()
         if stand_in is not None:
             return stand_in  # type: ignore[return-value]
@@ -275,7 +275,7 @@ def range(
         dtype = as_dtype(dtype)
     if not (is_float(dtype) or dtype.kind in "iu"):
         raise ValueError(f"tf.range needs a numeric dtype, got {dtype}.")
-    first, last, step = (concrete(_unless_traced(part)).item() for part in (start, limit, delta))  # type: ignore[union-attr]
+    first, last, step = (known(_unless_traced(part)).item() for part in (start, limit, delta))  # type: ignore[union-attr]
     if step == 0:
         raise InvalidArgumentError("delta of tf.range must not be 0.")
     if (last - first) * step < 0:
@@ -383,7 +383,7 @@ def sequence_mask(
     """
     sizes = as_tensor(lengths)
     if maxlen is None:
-        values = concrete(lengths)
+        values = known(lengths)
         if values is None:
             raise InvalidArgumentError(
                 "tf.sequence_mask of traced lengths needs maxlen: the size of the result must be known."
@@ -478,7 +478,7 @@ def _filled(shape: Sequence[int], dtype: DTypeLike, value: int) -> Tensor:
 
 
 def _unless_traced(value: ArrayLike) -> ScalarLike:
-    if concrete(value) is None:
+    if known(value) is None:
         integer("range", "start, limit and delta", value)
     return value
 

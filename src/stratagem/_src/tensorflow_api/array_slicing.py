@@ -22,9 +22,9 @@ from stratagem._src.core.types import (
 from stratagem._src.tensorflow_api.conversion import (
     as_tensor,
     axes_of,
-    concrete,
     integer,
     integers,
+    known,
     matched,
 )
 from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_size, is_symbolic
@@ -121,7 +121,7 @@ def split(
     x = as_tensor(value)
     [along] = axes_of("split", integer("split", "axis", axis), x.ndim)
     total = x.shape[along]
-    given = concrete(num_or_size_splits)
+    given = known(num_or_size_splits)
     if given is None or given.ndim == 0:
         count = integer("split", "num_or_size_splits", num_or_size_splits)
         if count <= 0 or total % count:
@@ -154,8 +154,8 @@ def slice(input_: ArrayLike, begin: ArrayLike, size: ShapeLike, name: str | None
     x = as_tensor(input_)
     sizes = integers("slice", "size", size)
     starts = (
-        concrete(begin)
-        if not isinstance(begin, (list, tuple)) or all(concrete(b) is not None for b in begin)
+        known(begin)
+        if not isinstance(begin, (list, tuple)) or all(known(b) is not None for b in begin)
         else None
     )
     if starts is None:

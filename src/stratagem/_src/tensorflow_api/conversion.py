@@ -22,6 +22,7 @@ from stratagem._src.core.types import (
     ShapeLike,
     Tensor,
 )
+from stratagem._src.jax_compat.folded_value import folded_value
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.tensorflow_api.host_tensor import HostTensor, is_symbolic
 from stratagem._src.values.array_operators import ArrayOperators, operand_of
@@ -356,6 +357,20 @@ def concrete(value: ArrayLike) -> np.ndarray[Any, Any] | None:
     return None if is_tracer(value) else np.asarray(value)
 
 
+def known(value: ArrayLike) -> np.ndarray[Any, Any] | None:
+    """Returns the value as a NumPy array, also of what compiled code computes from constants alone.
+
+    ``tf.repeat(3, 2)`` is traced, but a size like any other. Otherwise like ``concrete``, which is faster.
+    """
+    array = concrete(value)
+    if array is not None:
+        return array
+    if isinstance(value, (list, tuple)):
+        items = [known(item) for item in value]
+        return None if any(item is None for item in items) else np.asarray(items)
+    return folded_value(operand_of(value))
+
+
 def concrete_or_raise(op: str, argument: str, value: ArrayLike, instead: str) -> Any:
     """Returns values that decide the shape of a result, as a NumPy array.
 
@@ -368,7 +383,7 @@ def concrete_or_raise(op: str, argument: str, value: ArrayLike, instead: str) ->
     Raises:
         TracedValueError: If ``value`` is traced.
     """
-    array = concrete(value)
+    array = known(value)
     if array is None:
         raise TracedValueError(
             f"The shape of the result of tf.{op} depends on the values of {argument} which are traced: XLA "
@@ -389,7 +404,7 @@ def integers(op: str, argument: str, value: ShapeLike) -> tuple[int, ...]:
         return tuple(integer(op, argument, item) for item in value)
     if is_symbolic(value):
         return (value,)
-    array = concrete(value)
+    array = known(value)
     if array is None:
         raise _traced(op, argument)
     return tuple(_as_int(op, argument, item) for item in array.ravel().tolist())
@@ -399,7 +414,7 @@ def integer(op: str, argument: str, value: IntegerLike) -> int:
     """Returns an integer that must be static while a function is traced."""
     if is_symbolic(value):
         return value
-    array = concrete(value)
+    array = known(value)
     if array is None:
         raise _traced(op, argument)
     if array.size != 1:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeGuard
+import functools
+from collections.abc import Callable
+from typing import Any, Self, TypeGuard, TypeVar
 
 import jax
 import numpy as np
 
 from stratagem._src.core.types import ArrayLike, DTypeLike
+from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.tracing import under_jit
 
-__all__ = ["HostTensor", "Tensor", "is_size", "is_symbolic"]
+__all__ = ["HostTensor", "Tensor", "is_size", "is_symbolic", "keeps_sizes"]
 
 
 class HostTensor(np.ndarray[Any, Any]):
@@ -66,6 +70,28 @@ def is_symbolic(value: Any) -> TypeGuard[Any]:
 def is_size(value: object) -> bool:
     """Returns whether ``value`` is a static size or shape: a ``HostTensor`` of sizes."""
     return isinstance(value, HostTensor) and (value.dtype.kind in "iu" or value._has_sizes())
+
+
+_Operation = TypeVar("_Operation", bound=Callable[..., Any])
+
+
+def keeps_sizes(operation: _Operation) -> _Operation:
+    """Makes an operation of two numbers return a ``HostTensor`` for sizes and Python numbers.
+
+    In compiled code only: there, its result could not be a size or the end of a slice otherwise.
+    """
+
+    @functools.wraps(operation)
+    def kept(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Any:
+        if not (_is_whole(x) and _is_whole(y) and under_jit()):
+            return operation(x, y, name)
+        return HostTensor.of(evaluate_now(lambda: operation(x, y, name)))
+
+    return kept  # type: ignore[return-value]
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, HostTensor) and value.dtype.kind in "iu")
 
 
 class _TensorType(type):

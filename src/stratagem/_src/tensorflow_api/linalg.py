@@ -19,9 +19,9 @@ from stratagem._src.core.types import (
 from stratagem._src.tensorflow_api.conversion import (
     as_tensor,
     axes_of,
-    concrete,
     floats,
     integers,
+    known,
     matched,
     numbers,
 )
@@ -140,7 +140,7 @@ def tensordot(a: ArrayLike, b: ArrayLike, axes: AxisLike, name: str | None = Non
     if isinstance(axes, (list, tuple)):
         first, second = (integers("tensordot", "axes", one) for one in axes)
         return jnp.tensordot(x, y, (first, second))
-    given = np.asarray(concrete(axes))
+    given = np.asarray(known(axes))
     return jnp.tensordot(
         x, y, int(given) if given.ndim == 0 else tuple(map(tuple, given.reshape(2, -1).tolist()))
     )

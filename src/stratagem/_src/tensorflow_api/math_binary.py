@@ -19,7 +19,7 @@ from stratagem._src.tensorflow_api.conversion import (
     is_float,
     matched,
 )
-from stratagem._src.tensorflow_api.host_tensor import HostTensor
+from stratagem._src.tensorflow_api.host_tensor import HostTensor, keeps_sizes
 
 __all__ = [
     "accumulate_n",
@@ -60,6 +60,7 @@ __all__ = [
 ]
 
 
+@keeps_sizes
 def add(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
     """Returns ``x + y``; strings are concatenated.
 
@@ -72,6 +73,7 @@ def add(x: ArrayLike, y: ArrayLike, name: str | None = None) -> Tensor:
     return HostTensor.of(x + y) if is_host_only(x.dtype) else jnp.add(x, y)
 
 
+@keeps_sizes
 def subtract(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x - y``.
 
@@ -81,6 +83,7 @@ def subtract(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     return jnp.subtract(*_numbers("subtract", x, y))
 
 
+@keeps_sizes
 def multiply(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x * y``.
 
@@ -156,6 +159,7 @@ def multiply_no_nan(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.
     return jnp.where(zero, jnp.zeros((), x.dtype), jnp.where(zero, jnp.zeros((), x.dtype), x) * y)
 
 
+@keeps_sizes
 def floordiv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns ``x / y`` rounded down.
 
@@ -169,6 +173,7 @@ def floordiv(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     return jnp.floor_divide(x, _not_zero("math.floordiv", y, given))
 
 
+@keeps_sizes
 def floormod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the remainder of ``floordiv``, which has the sign of ``y``.
 
@@ -180,6 +185,7 @@ def floormod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     return jnp.mod(x, y if is_float(x.dtype) else _not_zero("math.floormod", y, given))
 
 
+@keeps_sizes
 def mod(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the remainder of ``floordiv``, which has the sign of ``y``.
 
@@ -231,6 +237,7 @@ def pow(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     return jnp.power(x, y)
 
 
+@keeps_sizes
 def maximum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the elementwise maximum.
 
@@ -241,6 +248,7 @@ def maximum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     return _select(x >= y, x, y)
 
 
+@keeps_sizes
 def minimum(x: ArrayLike, y: ArrayLike, name: str | None = None) -> jax.Array:
     """Returns the elementwise minimum.
 
