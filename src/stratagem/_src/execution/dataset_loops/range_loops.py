@@ -40,14 +40,14 @@ def looped_over(numbers: Tensor) -> Any:
     """Returns an array of ``tf.range`` such that loops of steps over it are not unrolled."""
     frame = frames.current_frame()
     if frame is None:
-        return numbers if is_tracer(numbers) else running_loop(numbers, _caller())
+        return numbers if is_tracer(numbers) else running_loop(numbers, _frame_of_program())
     if not isinstance(frame, FunctionFrame) or not is_tracer(numbers):
         return numbers
-    body = body_of_loop_over_call(_caller())
+    body = body_of_loop_over_call(_frame_of_program())
     return iterated_by(functools.partial(_elements, frame, body, numbers.shape[0]), numbers)
 
 
-def _caller() -> types.FrameType:
+def _frame_of_program() -> types.FrameType:
     """Returns the frame that calls this library."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("stratagem."):
@@ -85,7 +85,7 @@ def traced_range() -> TracedRange | None:
     frame = frames.current_frame()
     if not isinstance(frame, FunctionFrame):
         return None
-    return TracedRange(frame, body_of_loop_over_call(_caller()))
+    return TracedRange(frame, body_of_loop_over_call(_frame_of_program()))
 
 
 class TracedRange(ArrayOperators):
