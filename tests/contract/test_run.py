@@ -61,6 +61,41 @@ def test_results_keep_their_structure(strategy, execute, local):
     assert [v.shape for v in local(result.second[0])] == [()] * strategy.num_replicas_in_sync
 
 
+def test_constants_as_results(strategy, execute, local):
+    """JAX makes a scalar constant a literal of the trace, whose value is a Python number."""
+    constants = {
+        "float": lambda: jnp.asarray(1e-3),
+        "bool": lambda: jnp.asarray(True),
+        "int": lambda: jnp.array(3),
+        "full": lambda: jnp.full((), 2.0),
+        "typed": lambda: jnp.asarray(2, jnp.bfloat16),
+    }
+    with strategy.scope():
+        v = sg.Variable(0.0, aggregation=sg.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    def step():
+        context = sg.distribute.get_replica_context()
+        v.assign(constants["full"]())
+        return {
+            "vector": jnp.zeros(3),
+            "own": {name: make() for name, make in constants.items()},
+            "reduced": context.all_reduce("MEAN", constants["float"]()),
+            "merged": context.merge_call(lambda strategy: constants["int"]()),
+            "branch": jax.lax.cond(True, constants["int"], constants["int"]),
+        }
+
+    result = execute(lambda: strategy.run(step))
+    for name, make in constants.items():
+        assert {(v.dtype, v.shape, v.item()) for v in local(result["own"][name])} == {
+            (make().dtype, (), make().item())
+        }
+    assert [float(x) for x in local(result["reduced"])] == pytest.approx(
+        [1e-3] * strategy.num_replicas_in_sync
+    )
+    assert {int(x) for x in [*local(result["merged"]), *local(result["branch"])]} == {3}
+    assert float(v) == 2
+
+
 def test_one_replica_is_not_wrapped(execute):
     strategy = sg.distribute.OneDeviceStrategy("CPU:0")
     result = execute(lambda: strategy.run(lambda x: x * 2, args=(jnp.ones(2),)))

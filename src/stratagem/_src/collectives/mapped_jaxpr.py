@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from stratagem._src.core.types import Atom, Equation, Jaxpr, PyTree
 from stratagem._src.jax_compat.primitives import DEBUG_CALLBACKS
@@ -104,7 +105,8 @@ class MappedJaxpr:
                 block.reshape(item.var.aval.shape)
                 for item, block in zip(inputs, blocks, strict=True)
             ]
-            results = jax.core.eval_jaxpr(part, (), *local)
+            # `asarray`, because a constant that the replica returns is a literal, whose value is a number.
+            results = map(jnp.asarray, jax.core.eval_jaxpr(part, (), *local))
             return [
                 value.reshape((1,)) if dim is not None and value.ndim == 0 else value
                 for value, dim in zip(results, dims, strict=True)
