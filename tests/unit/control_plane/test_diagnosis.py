@@ -282,6 +282,33 @@ def test_one_whose_main_thread_begins_another_iteration(theirs, they_begin, begu
         assert "worker 0 from iteration 0 over the training data" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("begun", "in_main_thread", "seconds", "is_found"),
+    [
+        ({}, True, 2.5, True),
+        ({TEST.dataset: TEST.number - 1}, True, 2.5, True),
+        # It may only be slow.
+        ({}, True, 1.0, False),
+        # This worker has begun the iteration, so the other one gets its first step.
+        ({TEST.dataset: TEST.number}, True, 2.5, False),
+        # The main thread of this worker can still begin it.
+        ({}, False, 2.5, False),
+    ],
+)
+def test_one_whose_main_thread_draws_while_this_one_creates(
+    begun, in_main_thread, seconds, is_found
+):
+    mine = WorkerStatus(AGREEING, at="creation of variable 'v'", awaits="variables/1")
+    status = WorkerStatus(IDLE, begins=(TEST,), main_begins=TEST)
+    wait = Wait(mine, seconds, 60.0, begun=begun, in_main_thread=in_main_thread)
+    finding = diagnose(0, wait, [here(IDLE), PeerView(absent=False, status=status)], NAMES)
+    assert (finding is not None) == is_found
+    if is_found:
+        assert finding.culprit is None
+        assert "worker 1 draws from iteration 2 over the test data" in finding.text
+        assert "worker 0 is at creation of variable 'v'" in finding.text
+
+
 def test_a_status_tells_of_iterations_that_begin():
     status = WorkerStatus(IDLE, begins=(TRAIN, TEST), main_begins=TEST)
     assert WorkerStatus.from_json(json.loads(json.dumps(status.to_json()))) == status

@@ -13,6 +13,8 @@ import pytest
 from stratagem._src.cluster.address import Address
 from stratagem._src.cluster.errors import LaunchError, RendezvousError
 from stratagem._src.cluster.reserved_ports import ReservedPorts
+from stratagem._src.collective_backends.hosts.host_link import CONNECTION_LOST
+from stratagem._src.collective_backends.shared_memory.local_group import ABORTED, PEER_EXITED
 from stratagem._src.control_plane import diagnosis, failure_detector, membership_client
 from stratagem._src.control_plane.failure_detector import FailureDetector
 from stratagem._src.control_plane.identities import MEMBERSHIP_SERVER
@@ -366,6 +368,20 @@ def test_an_error_of_the_program_itself_is_raised_as_it_is(meeting):
 
     with pytest.raises(KeyError, match="mine"):
         first.run(broken)
+
+
+@pytest.mark.parametrize("problem", [ABORTED, PEER_EXITED, CONNECTION_LOST])
+def test_a_program_that_lost_the_others_says_why_they_are_gone(meeting, problem):
+    """It is aborted, for example, when a thread of the input finds first that a worker has left."""
+    first, second = watches(meeting)
+
+    def lose_the_other():
+        second.leave("its program failed with KeyError('mine')", wait_seconds=0)
+        raise ValueError(f"ABORTED: {problem}")
+
+    with pytest.raises(UnavailableError, match="has left: its program failed") as caught:
+        first.run(lose_the_other)
+    assert caught.value.__suppress_context__
 
 
 def test_the_end_is_waited_for(meeting):

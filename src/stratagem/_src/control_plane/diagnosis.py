@@ -46,6 +46,7 @@ class Wait:
         may_compute: Whether a program that all workers have launched may run without a time limit.
         main_begins: The iteration over a dataset whose first step the main thread waits for.
         begun: The number of the latest iteration over each dataset that the worker has begun.
+        in_main_thread: Whether the main thread waits, so that it begins no iteration meanwhile.
     """
 
     status: WorkerStatus
@@ -55,6 +56,7 @@ class Wait:
     may_compute: bool = False
     main_begins: InputIteration | None = None
     begun: Mapping[str, int] = field(default_factory=dict)
+    in_main_thread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,8 @@ def diagnose(
             return Finding(index, f"{names[index]} has reached the end of its program")
     if wait.in_sequence and wait.seconds > _SETTLED_SECONDS:
         finding = _find_mismatch(me, wait, views, names)
+        if finding is None and wait.in_main_thread:
+            finding = _find_input_elsewhere(me, wait, views, names)
         if finding is not None:
             return finding
     if wait.main_begins is not None and wait.seconds > _SETTLED_SECONDS:
@@ -261,6 +265,25 @@ def _find_other_input(
                 None,
                 f"{names[index]} draws from {theirs}, and {names[me]} from {mine}. Every worker must "
                 "draw from the same iterators, in the same order",
+            )
+    return None
+
+
+def _find_input_elsewhere(
+    me: int, wait: Wait, views: Sequence[PeerView], names: Sequence[str]
+) -> Finding | None:
+    """Finds a worker that waits for the main thread of ``me`` to begin an iteration over a dataset."""
+    mine = wait.status
+    for index, view in enumerate(views):
+        theirs = view.status.main_begins
+        if index == me or theirs is None or _has_arrived(view.status, wait):
+            continue
+        if wait.begun.get(theirs.dataset, -1) < theirs.number:
+            return Finding(
+                None,
+                f"{names[index]} draws from {theirs}, and {names[me]} is at {mine.at}. Every worker must "
+                "create the same variables, run the same steps and draw from the same iterators, in the "
+                "same order",
             )
     return None
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from stratagem._src.collective_backends.hosts.host_link import CONNECTION_LOST
-from stratagem._src.collective_backends.shared_memory.local_group import PEER_EXITED
+from stratagem._src.collective_backends.shared_memory.local_group import ABORTED, PEER_EXITED
 from stratagem._src.control_plane.diagnosis import (
     HEARTBEAT_TIMEOUT_SECONDS,
     Finding,
@@ -458,10 +458,16 @@ class FailureDetector:
             self._mark_reported()
             raise self._failure
         main_begins = None if in_sequence else self._iterations.of_main_thread
-        begun = self._iterations.latest
-        finding = self._find(
-            Wait(status, seconds, self.timeout, in_sequence, main_begins=main_begins, begun=begun)
+        wait = Wait(
+            status,
+            seconds,
+            self.timeout,
+            in_sequence,
+            main_begins=main_begins,
+            begun=self._iterations.latest,
+            in_main_thread=threading.current_thread() is threading.main_thread(),
         )
+        finding = self._find(wait)
         if finding is not None:
             error = self._give_up(finding, status.at)
             self._mark_reported()
@@ -501,7 +507,8 @@ class FailureDetector:
             try:
                 self._check_wait(timer.seconds())
             except StratagemError as explained:
-                raise explained from error
+                # The connection is lost because of what this says: the program's own error adds nothing.
+                raise explained from None
             time.sleep(_POLL_SECONDS / 5)
         unexplained = UnavailableError(
             f"{self._names[self._worker]} lost the connection to another worker in {self._status.at}, "
@@ -533,7 +540,12 @@ class FailureDetector:
 
 
 def _lost_connection(error: BaseException) -> bool:
-    """Returns whether a program failed because it lost the connection to another worker."""
+    """Returns whether a program failed because it lost the connection to another worker.
+
+    Also if this worker has given up on another in a thread of the input, which aborts its collectives.
+    """
     text = str(error)
     is_of_program = isinstance(error, (jax.errors.JaxRuntimeError, ValueError))
-    return is_of_program and any(lost in text for lost in ("Gloo", PEER_EXITED, CONNECTION_LOST))
+    return is_of_program and any(
+        lost in text for lost in ("Gloo", PEER_EXITED, CONNECTION_LOST, ABORTED)
+    )
