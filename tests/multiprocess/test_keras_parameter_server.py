@@ -1,6 +1,8 @@
 """Keras ``fit`` on parameter servers, with real workers and servers, which are killed too."""
 
 import gc
+import os
+import signal
 import threading
 
 import numpy as np
@@ -248,6 +250,45 @@ def test_an_error_of_a_step_is_raised_and_later_calls_work(strategy):
     assert len(model.fit(x, y, epochs=2, verbose=0).history["loss"]) == 2
 
 
+class Waiting(keras.Sequential):
+    def __init__(self, *args, gate, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gate = str(gate)
+
+    def train_step(self, data):
+        poll(lambda: os.path.exists(self.gate))
+        return super().train_step(data)
+
+
+def test_ctrl_c_cancels_the_steps_that_have_not_begun(strategy, tmp_path):
+    gate = tmp_path / "gate"
+    with strategy.scope():
+        model = Waiting([keras.Input((2,)), keras.layers.Dense(1)], gate=gate)
+        model.compile("sgd", "mse", run_eagerly=True)
+    x, y = (part.astype(np.float32) for part in make_data())
+    state = sg.distribute.coordinator.ClusterCoordinator(
+        strategy, closures_per_worker=1
+    )._dispatcher.state
+    gate.touch()
+    model.fit(x[:2], y[:2], verbose=0)  # which builds everything
+    gate.unlink()
+
+    def interrupt():
+        poll(lambda: state.num_in_flight and state.num_queued)
+        os.kill(os.getpid(), signal.SIGINT)
+        poll(lambda: not state.num_queued)
+        gate.touch()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, y, batch_size=2, epochs=9, verbose=0)
+    thread.join()
+    assert state.is_at_rest
+    assert int(model.optimizer.iterations.numpy()) <= 3
+    assert len(model.fit(x, y, epochs=2, verbose=0).history["loss"]) == 2
+
+
 class KillInEpoch(keras.callbacks.Callback):
     """Kills tasks while the steps of an epoch run, and starts them again."""
 
@@ -276,6 +317,25 @@ class KillInEpoch(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == self._epoch:
             self._thread.join()
+
+
+class KillAtEpochEnd(keras.callbacks.Callback):
+    """Reads the weights after a server is killed, which fails until it is back."""
+
+    def __init__(self, cluster, epoch):
+        super().__init__()
+        self._cluster, self._epoch, self.calls = cluster, epoch, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append(epoch)
+        if epoch != self._epoch or self.calls.count(epoch) > 1:
+            return
+        model = self.model  # which waits for servers that are known to be lost
+        self._cluster.kill("ps", 0)
+        try:
+            model.get_weights()
+        finally:
+            self._cluster.start("ps", 0)
 
 
 @pytest.fixture
@@ -308,6 +368,7 @@ def test_fit_continues_when_workers_and_servers_are_killed(killable, tmp_path):
     x, y = (np.tile(part, (10, 1)) for part in make_data())
     losing_a_worker = KillInEpoch(killable, 1, [("worker", 0)])
     losing_a_server = KillInEpoch(killable, 3, [("ps", 1)])
+    reading = KillAtEpochEnd(killable, 4)
     history = model.fit(
         x,
         y,
@@ -315,9 +376,10 @@ def test_fit_continues_when_workers_and_servers_are_killed(killable, tmp_path):
         epochs=6,
         verbose=0,
         validation_data=(x, y),
-        callbacks=[saving, losing_a_worker, losing_a_server],
+        callbacks=[saving, losing_a_worker, losing_a_server, reading],
     ).history
-    assert [recovery.servers for recovery in coordinator.recoveries] == [(1,)]
+    assert [recovery.servers for recovery in coordinator.recoveries] == [(1,), (0,)]
+    assert reading.calls == [0, 1, 2, 3, 4, 4, 5]  # the hook that failed ran again
     assert all(np.isfinite(history["loss"]))
     assert history["val_loss"][-1] < 0.5 * history["val_loss"][0]
     # The worker's loss has cost no step: those that it had not returned ran on the other one.

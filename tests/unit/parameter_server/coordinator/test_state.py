@@ -54,6 +54,35 @@ def test_a_lost_workers_closures_go_back_to_their_place(state):
     assert taken(state, 1, 4) == [0, 1, 2, 3]
 
 
+def test_cancelled_closures_do_not_run_and_stop_nothing(state):
+    closures = [Closure(number) for number in range(4)]
+    closures.append(Closure(4, needs=closures[1:2]))
+    schedule(state, *closures)
+    assert taken(state, 0, 1) == [0]
+    assert taken(state, 1, 1) == [1]
+    reason = CancelledError("interrupted")
+    assert sorted(numbers(state.cancel(closures[:3], reason))) == [2, 4]  # 4 needs 1
+    assert all(closure.error is reason for closure in (closures[2], closures[4]))
+    assert numbers(state.worker_lost(0)) == [0]  # it does not run again
+    error = ValueError("no")
+    assert numbers(state.failed(1, 1, error)) == [1]
+    assert closures[1].error is error
+    assert state.phase is CoordinatorPhase.OPEN
+    assert taken(state, 1, 5) == [3]
+    assert numbers(state.succeeded(1, 3)) == [3]
+    assert state.is_at_rest
+
+
+def test_the_pending_error_of_a_cancelled_closure_is_known(state):
+    closures = [Closure(0), Closure(1)]
+    schedule(state, *closures)
+    taken(state, 0, 1)
+    assert not state.is_error_of(closures)
+    state.failed(0, 0, ValueError("no"))
+    assert state.is_error_of(closures)
+    assert not state.is_error_of(closures[1:])
+
+
 def test_first_error_wins_and_is_raised_once_when_all_have_ended(state):
     closures = [Closure(number) for number in range(4)]
     schedule(state, *closures)

@@ -7,7 +7,6 @@ did meanwhile is repeated.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,8 +15,9 @@ import keras
 
 from stratagem._src.core.errors import PSUnavailableError, UnsupportedError
 from stratagem._src.core.types import PyTree
-from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel
+from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasObject
 from stratagem._src.integrations.keras.model_strategy import strategy_of_model
+from stratagem._src.integrations.keras.trainer_calls import running_call
 from stratagem._src.integrations.keras.trainer_internals import Trainer, is_default
 from stratagem._src.integrations.keras.worker_data import coordinator_of
 from stratagem._src.integrations.keras.worker_steps import PendingLogs, WorkerSteps
@@ -29,6 +29,7 @@ __all__ = ["call_on_servers", "finish_steps", "install_server_trainer", "is_on_p
 
 Result = TypeVar("Result")
 
+_HOOKS = ("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end")
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 # These use batches only if told so.
 _BY_EPOCH = {
@@ -49,6 +50,9 @@ def install_server_trainer() -> None:
     Trainer.reset_metrics = _repeated(Trainer.reset_metrics)
     Trainer.get_metrics_result = _repeated(Trainer.get_metrics_result)
     Trainer._get_metrics_result_or_logs = _of_last_step(Trainer._get_metrics_result_or_logs)
+    for name in _HOOKS:
+        hook = _repeating_hooks(getattr(keras.callbacks.CallbackList, name))
+        setattr(keras.callbacks.CallbackList, name, hook)
 
 
 def call_on_servers(
@@ -81,22 +85,25 @@ def call_on_servers(
         try:
             return call()
         except BaseException:
-            with contextlib.suppress(Exception):
-                finish_steps(model)  # no step of it runs in a later call
+            finish_steps(model)
             raise
     data = arguments.get("x")
     return _until_undisturbed(coordinator, call, repeatable=not hasattr(data, "__next__"))
 
 
 def finish_steps(model: KerasModel) -> None:
-    """Waits until all scheduled steps of a model have ended.
+    """Waits until all scheduled steps of a model have ended; cancels them if its ``fit`` is failing.
 
     Raises:
         Exception: The error of a step.
     """
     steps = getattr(model, "train_function", None)
     if isinstance(steps, WorkerSteps):
-        steps.finish()
+        call = running_call()
+        if call is not None and call.is_failing:
+            steps.cancel()  # none of them runs in a later call
+        else:
+            steps.finish()
     model._jax_state_synced = True
 
 
@@ -132,15 +139,66 @@ def _until_undisturbed(
     while True:
         coordinator.join()
         before = len(coordinator.recoveries)
-        try:
-            result = call()
-        except PSUnavailableError:
-            coordinator.join()  # waits for the recovery, or raises
-            if len(coordinator.recoveries) == before or not repeatable:
-                raise
-            continue
+        result = _until_servers_answer(coordinator, call) if repeatable else call()
         if len(coordinator.recoveries) == before or not repeatable:
             return result
+
+
+def _until_servers_answer(coordinator: ClusterCoordinator, call: Callable[[], Result]) -> Result:
+    """Returns ``call()``; repeats it if it raises because servers are lost, when they are back.
+
+    Raises:
+        PSUnavailableError: If a server is lost for good.
+    """
+    while True:
+        before = _num_losses(coordinator)
+        try:
+            return call()
+        except PSUnavailableError:
+            coordinator.join()  # waits for the servers, or raises
+            if _num_losses(coordinator) == before:
+                raise
+
+
+def _num_losses(coordinator: ClusterCoordinator) -> int:
+    restorer = coordinator._dispatcher.restorer
+    return 0 if restorer is None else restorer.num_losses
+
+
+class _RepeatingHooks:
+    """A callback whose hooks are called again if servers were lost meanwhile.
+
+    Args:
+        callback: The callback.
+        coordinator: The coordinator of its model's strategy.
+    """
+
+    def __init__(self, callback: Any, coordinator: ClusterCoordinator) -> None:
+        self._callback = callback
+        self._coordinator = coordinator
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        hook = getattr(self._callback, name)
+        return lambda *args, **kwargs: _until_servers_answer(
+            self._coordinator, lambda: hook(*args, **kwargs)
+        )
+
+
+def _repeating_hooks(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def hooks(self: KerasObject, *args: Argument, **kwargs: Argument) -> None:
+        strategy = None if self.model is None else strategy_of_model(self.model)
+        if strategy is None or not is_on_parameter_servers(strategy):
+            original(self, *args, **kwargs)
+            return
+        callbacks, coordinator = self.callbacks, coordinator_of(strategy)
+        self.callbacks = [_RepeatingHooks(callback, coordinator) for callback in callbacks]
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            self.callbacks = callbacks
+
+    return hooks
 
 
 def _repeated(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -32,10 +33,17 @@ class RunningCall:
     Args:
         model: The Keras model.
         strategy: The strategy of the model.
+        surrounding: The exception that the caller handles.
     """
 
     model: Any
     strategy: Strategy
+    surrounding: BaseException | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether an exception is leaving the call, whose ``finally`` blocks run."""
+        return sys.exception() is not self.surrounding
 
     @property
     def compiles(self) -> bool:
@@ -60,7 +68,7 @@ def running_call() -> RunningCall | None:
 @contextlib.contextmanager
 def begin_call(model: KerasModel, strategy: Strategy) -> Iterator[RunningCall]:
     """Makes a call the innermost one of this thread for the block."""
-    call = RunningCall(model, strategy)
+    call = RunningCall(model, strategy, sys.exception())
     _calls.stack.append(call)
     try:
         yield call

@@ -136,7 +136,8 @@ class WorkerSteps(_Steps):
         limit = _MAX_QUEUED_PER_WORKER * max(1, len(self._coordinator.workers))
         while len(self._queued) >= limit:
             try:
-                self._queued.popleft().fetch()
+                self._queued[0].fetch()
+                self._queued.popleft()  # after it: an interrupted fit() cancels what is left
             except Exception:
                 self._coordinator.join()  # raises the error of the step that failed first
                 raise
@@ -147,8 +148,13 @@ class WorkerSteps(_Steps):
         Raises:
             Exception: The error of a step.
         """
-        self._queued.clear()
         self._coordinator.join()
+        self._queued.clear()
+
+    def cancel(self) -> None:
+        """Cancels the steps that have not begun, and waits a few seconds for the others."""
+        self._coordinator._dispatcher.cancel(list(self._queued))
+        self._queued.clear()
 
 
 class ChiefSteps(_Steps):

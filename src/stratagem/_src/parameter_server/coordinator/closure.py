@@ -37,6 +37,7 @@ class Closure:
         "__weakref__",
         "_kept",
         "_released_needs",
+        "cancelled_with",
         "error",
         "losses",
         "needs",
@@ -69,6 +70,8 @@ class Closure:
         self.where: int | None = None
         """The worker that runs it or holds its result."""
         self.error: BaseException | None = None
+        self.cancelled_with: BaseException | None = None
+        """What it fails with if it has to run (again)."""
         self.losses: int = 0
         """Number of workers that were lost while they had it."""
         self.unmet: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from stratagem._src.parameter_server.coordinator.closure import Closure, Status
 
@@ -58,6 +58,11 @@ class ClosureQueue:
     def meant_for(self) -> list[frozenset[int]]:
         """Returns the worker groups that queued closures are restricted to."""
         return [workers for workers, heap in self._for_some.items() if heap]
+
+    def remove(self, closures: Collection[Closure]) -> None:
+        """Removes closures that will not run."""
+        for heap in self._heaps():
+            heap[:] = sorted(item for item in heap if item[1] not in closures)  # sorted is a heap
 
     def clear(self) -> list[Closure]:
         """Removes and returns all closures, in order."""

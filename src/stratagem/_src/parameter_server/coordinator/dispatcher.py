@@ -241,6 +241,31 @@ class Dispatcher:
 
         return self._run_locked(check)
 
+    def cancel(self, values: Iterable[RemoteValue]) -> None:
+        """Cancels the closures of values, and waits a few seconds for those that workers run.
+
+        An error of theirs is not raised later.
+        """
+        closures = [value._closure for value in values]
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_SECONDS
+
+        def cancel() -> None:
+            self._settle(self.state.cancel(closures, CancelledError("The call was interrupted.")))
+            self._links.recall_all()
+
+        def wait() -> None:
+            is_error_pending = self.state.is_error_of(closures)
+            if is_error_pending and self.state.has_error:
+                self.state.take_error()
+                self._drain_until = None
+                return
+            is_over = not is_error_pending and all(closure.settled for closure in closures)
+            if not is_over and time.monotonic() < deadline:
+                raise _NotYet(self._waiting_for_end)
+
+        self._run_locked(cancel)
+        self._run_locked(wait)
+
     def fetch(self, value: RemoteValue, *, as_jax: bool) -> Any:
         """Waits for a result and returns it."""
 

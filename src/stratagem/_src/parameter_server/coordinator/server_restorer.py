@@ -57,6 +57,7 @@ class ServerRestorer:
 
     Attributes:
         recoveries: The recoveries so far.
+        num_losses: How often servers were lost, also those that came back with their variables.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ServerRestorer:
         timeout: float,
     ) -> None:
         self.recoveries: list[ServerRecovery] = []
+        self.num_losses = 0
         self._dispatcher = dispatcher
         self._client_if_alive = weakref.ref(client)
         self._source_if_alive = weakref.ref(source)
@@ -101,6 +103,7 @@ class ServerRestorer:
         if self._is_active or self._dispatcher.stopped:
             return
         self._is_active = True
+        self.num_losses += 1
         _logger.warning("%s Waiting for it to restart; its variables will be restored.", error)
         self._dispatcher.pause()
         self._dispatcher.background.start(self._recover, name="coordinator-recovery")

@@ -111,6 +111,10 @@ class CoordinatorState:
         """Returns the worker groups that queued closures need and that have no connected worker."""
         return [group for group in self._queue.meant_for() if not group & self.workers]
 
+    def is_error_of(self, closures: Iterable[Closure]) -> bool:
+        """Returns whether the pending error is that of one of these closures."""
+        return self._error is not None and any(c.error is self._error for c in closures)
+
     def take_error(self) -> BaseException | None:
         """Returns and clears the error to raise, if all closures have ended."""
         if not self.has_error:
@@ -182,10 +186,12 @@ class CoordinatorState:
         return [closure]
 
     def failed(self, worker: int, number: int, error: BaseException) -> list[Closure]:
-        """A closure has raised: the first error wins, and stops everything."""
+        """A closure has raised: the first error wins, and stops everything, unless it was cancelled."""
         closure = self._in_flight[worker].pop(number, None)
         if closure is None:
             return []
+        if closure.cancelled_with is not None:
+            return _fail(closure, error)
         return self._fail_and_stop(closure, error)
 
     def pause(self) -> None:
@@ -223,6 +229,21 @@ class CoordinatorState:
         """Withdraws the error of ``abort``: it is not raised, unless a closure has failed with it."""
         if self.has_error and self._error is error and self._unobserved_error is error:
             self.take_error()
+
+    def cancel(self, closures: Iterable[Closure], error: BaseException) -> list[Closure]:
+        """Fails closures that have not started, and those that need them; others do not run again."""
+        unseen, cancelled = list(closures), []
+        while unseen:
+            closure = unseen.pop()
+            if not closure.settled:
+                closure.cancelled_with = error
+                cancelled.append(closure)
+                unseen += closure.waiters
+        waiting = [closure for closure in cancelled if closure.status is not Status.IN_FLIGHT]
+        self._queue.remove(set(waiting))
+        for closure in waiting:
+            self._waiting.pop(closure.number, None)
+        return [settled for closure in waiting for settled in _fail(closure, error)]
 
     def stop_draining(self) -> list[Closure]:
         """Stops waiting for closures in flight; later reports about them are ignored."""
@@ -294,6 +315,8 @@ class CoordinatorState:
         self._queue.put(closure)
 
     def _put_back(self, closure: Closure) -> list[Closure]:
+        if closure.cancelled_with is not None:
+            return _fail(closure, closure.cancelled_with)
         if self.phase is CoordinatorPhase.OPEN:
             return self._enqueue(closure)
         assert self._error is not None
