@@ -10,6 +10,17 @@ from running import PROGRAMS, RESULTS, path_of, run_as_script, run_here, transla
 
 QUICK = {"central_storage", "language_model", "loss_scaling"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")
+LONG = {"parameter_servers"}  # two clusters of five processes each
+CASES = [
+    pytest.param(
+        program,
+        marks=[
+            *([] if program in QUICK else [pytest.mark.slow]),
+            *([pytest.mark.timeout(450)] if program in LONG else []),
+        ],
+    )
+    for program in PROGRAMS
+]
 
 
 @functools.cache
@@ -33,10 +44,7 @@ def compare(found, expected):
             assert found[name] == value, name
 
 
-@pytest.mark.parametrize(
-    "program",
-    [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PROGRAMS],
-)
+@pytest.mark.parametrize("program", CASES)
 def test_gives_what_tensorflow_gave(program):
     compare(run_here(program), stored_results()[program])
 
@@ -55,6 +63,7 @@ def test_programs_are_many_and_of_some_length():
 
 
 @pytest.mark.peer("tensorflow", "tensorboard")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_gives_what_tensorflow_gives(program):
     compare(run_here(program), run_as_script(path_of(program)))
