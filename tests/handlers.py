@@ -9,6 +9,19 @@ import time
 
 SECONDS = 1.0
 
+INTERRUPTS = (KeyboardInterrupt, ValueError)
+"""What an interrupt raises; see ``check_interrupt``."""
+
+
+def check_interrupt(error):
+    """Raises an error unless it is an interrupt.
+
+    Since JAX 0.11 an interrupt while a cache of JAX compares its keys is a ``ValueError`` with its text.
+    """
+    is_in_cache = str(error).startswith("Cache keys should be comparable")
+    if not isinstance(error, KeyboardInterrupt) and not is_in_cache:
+        raise error
+
 
 @contextlib.contextmanager
 def signals(handler, seconds):

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from stratagem._src.jax_compat.profiler_session import begin_session, end_session
+from stratagem._src.jax_compat.profiler_session import begin_session, end_session, planes_of
 
 
 def test_a_session_records_what_is_annotated():
@@ -17,8 +17,7 @@ def test_a_session_records_what_is_annotated():
             jax.profiler.start_trace("nowhere")
     finally:
         record = end_session(session)
-    data = jax.profiler.ProfileData.from_serialized_xspace(record)
-    events = [event for plane in data.planes for line in plane.lines for event in line.events]
+    events = [e for plane in planes_of(record) for line in plane.lines for e in line.events]
     assert [dict(event.stats)["number"] for event in events if event.name == "noted"] == [3]
 
 

@@ -187,9 +187,14 @@ class GradientFrame(StateFrame):
         self._values[id(variable)] = value
         self.written[id(variable)] = variable
 
-    def written_values(self) -> list[Any]:
-        """Returns the last value of each assigned variable."""
-        return [self._values[key] for key in self.written]
+    def take_written_values(self) -> list[Any]:
+        """Returns the last value of each assigned variable, and forgets the values of the differentiation.
+
+        JAX finds leaked tracers if a frame still has them when the differentiation ends.
+        """
+        values = [self._values[key] for key in self.written]
+        self._values, self._shards_and_taps = {}, {}
+        return values
 
     def update_in_turn(self, variable: Variable, update: Update, operand: PyTree) -> None:
         """Forwards the update, if it does not depend on differentiated values."""

@@ -140,7 +140,7 @@ def gradient_function(
             scaled = value if scale is None else value * scale
             # The unscaled loss is a result of its own: divided, an infinite one would not be recovered.
             unscaled = None if scale is None else value
-            return scaled, (unscaled, arrays, frame.written_values(), operands)
+            return scaled, (unscaled, arrays, frame.take_written_values(), operands)
 
         differentiated = jax.value_and_grad(lifted, argnums=(0, 1, 2, 3), has_aux=True)
         # The derivative at a zero that is added to a value is the derivative of the value: so the

@@ -18,7 +18,7 @@ from stratagem._src.execution.passes import LIFTS, LiftContext, apply_passes
 from stratagem._src.execution.program import ResultLeaf
 from stratagem._src.execution.traced_function import TracedFunction, platform_of
 from stratagem._src.jax_compat.leaked_tracers import find_leaked_tracers, leaked_tracer_error
-from stratagem._src.jax_compat.tracing import is_tracer
+from stratagem._src.jax_compat.tracing import is_tracer, without_consts
 from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.backend_start import prepare_backend
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -83,7 +83,7 @@ def trace_function(
     # into inputs and constants.
     hoisting = None if frame.created else current_hoisting()
     context = LiftContext(frame.draws, inputs.iterators, hoisting, closed.consts)
-    jaxpr = apply_passes(LIFTS, closed.jaxpr, context)
+    jaxpr = apply_passes(LIFTS, without_consts(closed.jaxpr), context)
     group = _find_group(frame, inputs, context.variables)
     if frame.created:
         initialize_created(frame.created, jaxpr, context, inputs.arrays, group)

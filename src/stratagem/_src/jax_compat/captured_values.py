@@ -26,7 +26,8 @@ from stratagem._src.core.types import (
     Tracer,
     WrappedFunction,
 )
-from stratagem._src.jax_compat.primitives import CUSTOM_JVP, STOP_GRADIENT
+from stratagem._src.jax_compat.primitives import CUSTOM_JVP, STOP_GRADIENT, scan_counts
+from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["CaptureTrace", "Captures", "captured_by_rules", "captured_in", "watching"]
 
@@ -203,11 +204,12 @@ def captured_in(params: dict[str, Any]) -> list[Any]:
 
 
 def _jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    kinds = (jax_core().ClosedJaxpr, jax_core().Jaxpr)
     for param in params.values():
-        if isinstance(param, (core.ClosedJaxpr, core.Jaxpr)):
+        if isinstance(param, kinds):
             yield param
         elif isinstance(param, (tuple, list)):
-            yield from (p for p in param if isinstance(p, (core.ClosedJaxpr, core.Jaxpr)))
+            yield from (p for p in param if isinstance(p, kinds))
 
 
 def captured_by_rules(params: dict[str, Any], given: Sequence[bool]) -> list[int]:
@@ -254,10 +256,10 @@ def _has_capturing_rule(jaxpr: Jaxpr) -> bool:
 def _inputs(jaxpr: Jaxpr, params: dict[str, Any], position: int, num_operands: int) -> list[Any]:
     """Returns the inputs of an inner jaxpr that may depend on one operand of the operation."""
     num_inputs = len(jaxpr.invars)
-    if "num_carry" in params:
-        first, after = params["num_consts"], params["num_consts"] + params["num_carry"]
+    if "length" in params:
+        first, carried = scan_counts(params)
         # Carried values depend on every operand from the second iteration on.
-        return [jaxpr.invars[position], *jaxpr.invars[first:after]]
+        return [jaxpr.invars[position], *jaxpr.invars[first : first + carried]]
     if "branches" in params:
         return [] if position == 0 else [jaxpr.invars[position - 1]]
     return [jaxpr.invars[position]] if num_inputs == num_operands else list(jaxpr.invars)

@@ -25,14 +25,8 @@ _SUFFIX = ".program"
 _UNFINISHED = ".unfinished"
 _MAX_BYTES = 1 << 30
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_WRITE_PARAMETERS = [
-    "cache_key",
-    "compile_time_secs",
-    "module_name",
-    "backend",
-    "executable",
-    "host_callbacks",
-]
+_WRITE_PARAMETERS = ["cache_key", "compile_time_secs", "module_name", "backend", "executable"]
+_KNOWN_PARAMETERS = (_WRITE_PARAMETERS, [*_WRITE_PARAMETERS, "host_callbacks"])
 
 
 class ProgramFiles:
@@ -131,7 +125,7 @@ def cache_programs_in(folder: Path) -> bool:
         cache: Any = importlib.import_module("jax._src.compilation_cache")
         compiler: Any = importlib.import_module("jax._src.compiler")
         parameters = list(inspect.signature(compiler._cache_write).parameters)
-        known = parameters == _WRITE_PARAMETERS and hasattr(cache, "_cache_initialized")
+        known = parameters in _KNOWN_PARAMETERS and hasattr(cache, "_cache_initialized")
         put, lock = cache.put_executable_and_time, cache._cache_initialized_mutex
     except (ImportError, AttributeError):
         known = False
@@ -144,10 +138,11 @@ def cache_programs_in(folder: Path) -> bool:
         module_name: str,
         backend: Any,
         executable: Any,
-        host_callbacks: Any,
+        host_callbacks: Any = (),
     ) -> None:
-        # A program with callbacks contains addresses of this process. The function of JAX that this
-        # replaces also skips all processes but the first.
+        # Until JAX 0.10 a program with callbacks contains addresses of this process; since then they are
+        # passed to it when it is loaded. The function of JAX that this replaces also skips all processes
+        # but the first.
         if host_callbacks:
             return
         try:

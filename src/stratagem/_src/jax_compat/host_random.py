@@ -57,7 +57,7 @@ def host_normal(key: _Array, shape: tuple[int, ...]) -> _Array | None:
 def host_truncated_normal(key: _Array, shape: tuple[int, ...], bound: float) -> _Array | None:
     """Returns ``jax.random.truncated_normal`` between ``-bound`` and ``bound``; ``None`` if not certain."""
     limit = np.float32(bound)
-    edge = math.erf(limit / _SQRT2)
+    edge = _edge(float(limit))
     uniform = host_uniform(key, shape, -edge, edge)
     if uniform is None:
         return None
@@ -121,6 +121,13 @@ def _inverse_error_function(uniform: _Array) -> _Array:
         with jax.ensure_compile_time_eval():
             result[start : start + _CHUNK] = np.asarray(program(padded))[: chunk.size]
     return result.reshape(uniform.shape)
+
+
+@functools.cache
+def _edge(limit: float) -> float:
+    """Returns ``erf(limit / sqrt(2))`` as XLA computes it: the last bit depends on its version."""
+    with jax.ensure_compile_time_eval():
+        return float(jax.jit(lambda limit: jax.lax.erf(limit / _SQRT2))(np.float32(limit)))
 
 
 @functools.cache

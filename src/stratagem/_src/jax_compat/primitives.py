@@ -20,6 +20,7 @@ __all__ = [
     "BITCAST",
     "BROADCAST",
     "CALLBACKS",
+    "CHANGED_NAMES",
     "CHECKPOINTS",
     "COND",
     "CONVERT_DTYPE",
@@ -65,6 +66,7 @@ __all__ = [
     "calls_host",
     "collective_axes",
     "is_dropped",
+    "scan_counts",
 ]
 
 # Calls, and functions with rules of their own.
@@ -78,6 +80,7 @@ _CALLED_JAXPRS = {
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
 }
@@ -137,8 +140,8 @@ ELEMENTWISE = tuple(
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e
     bitcast_convert_type cbrt ceil clamp clz complex conj convert_element_type copy copy_p cos cosh
     digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma igammac imag integer_pow
-    is_finite le le_to lgamma log log1p logistic lt lt_to max min mul ne neg nextafter not
-    optimization_barrier or polygamma population_count pow real reduce_precision
+    is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul ne neg nextafter not
+    one_minus_square optimization_barrier or polygamma population_count pow real reduce_precision
     regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic
     shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
     """.split()  # noqa: SIM905
@@ -150,6 +153,9 @@ FORMER_NAMES = frozenset(
 )
 """Names in this file and in tables of rules that the oldest supported JAX does not have any more."""
 
+CHANGED_NAMES = frozenset({"closed_call", "eval_jaxpr", "log2", "one_minus_square"})
+"""Names that some of the supported versions have: JAX 0.10 the first, later ones the others."""
+
 
 def called_jaxpr(eqn: Equation) -> Any | None:
     """Returns the closed jaxpr that an equation calls once with its operands; ``None`` if it is no call."""
@@ -159,6 +165,14 @@ def called_jaxpr(eqn: Equation) -> Any | None:
     called = eqn.params[param]
     is_closed = isinstance(called, jax_core().ClosedJaxpr)
     return called if is_closed else jax_core().ClosedJaxpr(called, ())
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns how many operands of a ``lax.scan`` are constants, and how many are carried."""
+    if "num_carry" in params:  # until JAX 0.10
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = params["ft_in"].unpack()
+    return len(consts), len(carried)
 
 
 def collective_axes(eqn: Equation) -> tuple[Any, ...]:

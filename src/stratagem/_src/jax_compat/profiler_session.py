@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
 
-__all__ = ["begin_session", "end_session"]
+__all__ = ["begin_session", "end_session", "planes_of"]
 
 _profiler: Any
 _profile_state: Any
@@ -20,7 +21,9 @@ try:
     from jax._src.lib import _profiler
     from jax._src.profiler import _profile_state
 
-    _ = _profiler.ProfilerSession, _profile_state.lock, _profile_state.profile_session
+    # Since JAX 0.11 the session that JAX knows is an object of its own around that of XLA.
+    _KNOWN = "session" if hasattr(_profile_state, "session") else "profile_session"
+    _ = _profiler.ProfilerSession, _profile_state.lock, getattr(_profile_state, _KNOWN)
 except (ImportError, AttributeError):
     _profiler = _profile_state = None
 
@@ -46,10 +49,20 @@ def begin_session(*, host_level: int, python_level: int) -> Any:
         jax.profiler.start_trace(directory, profiler_options=options)
         return directory
     with _profile_state.lock:
-        if _profile_state.profile_session is not None:
+        if getattr(_profile_state, _KNOWN) is not None:
             raise RuntimeError("a profile has been started")
-        session = _profile_state.profile_session = _profiler.ProfilerSession(options)
+        session = _profiler.ProfilerSession(options)
+        setattr(_profile_state, _KNOWN, _known_to_jax(session))
     return session
+
+
+def _known_to_jax(session: Any) -> Any:
+    """Returns what JAX takes for its own session, so that it starts no other one."""
+    if _KNOWN == "profile_session":
+        return session
+    known: Any = jax.profiler.ProfileSession()  # type: ignore[attr-defined]
+    known._raw_session, known._is_running = session, True
+    return known
 
 
 def end_session(session: Any) -> bytes:
@@ -66,7 +79,20 @@ def end_session(session: Any) -> bytes:
         finally:
             shutil.rmtree(session)
     with _profile_state.lock:
-        if _profile_state.profile_session is session:
+        known = getattr(_profile_state, _KNOWN)
+        if getattr(known, "_raw_session", known) is session:
             _profile_state.reset()
         recorded: bytes = session.stop()
     return recorded
+
+
+def planes_of(profile: bytes) -> list[Any]:
+    """Returns the planes of a profile from ``end_session``."""
+    planes = list(jax.profiler.ProfileData.from_serialized_xspace(profile).planes)
+    with warnings.catch_warnings():
+        # The first to read such details makes a type without a module, for which Python 3.12 warns. If
+        # warnings are errors, that error would abort the process.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for plane in planes:
+            list(plane.stats)
+    return planes

@@ -244,7 +244,7 @@ class RecordingTrace(LinearizeTrace):  # type: ignore[misc]
     ) -> Any:
         """Computes a compiled function that captures watched values, operation by operation."""
         jaxpr = params.get("jaxpr")
-        if primitive.name not in JIT or not isinstance(jaxpr, core.ClosedJaxpr):
+        if primitive.name not in JIT or jaxpr is None:
             raise UnsupportedError(
                 f"GradientTape cannot differentiate {primitive.name} with respect to an array that the "
                 "functions in it capture. Pass the array as an argument."

@@ -44,7 +44,6 @@ try:
         ad.backward_pass,
         ad.p2tz,
         ad_util.add_jaxvals_p,
-        core.ClosedJaxpr,
         core.Trace.process_custom_jvp_call,
         core.Trace.process_custom_vjp_call,
         core.TraceTag,
@@ -57,7 +56,6 @@ try:
         pe.DynamicJaxprTrace.to_jaxpr,
         pe.DynamicJaxprTracer,
         pe.dce_jaxpr_consts,
-        LinearizeTrace.process_call,
         LinearizeTrace.to_primal_tangent_pair,
     )
 except (ImportError, AttributeError) as error:  # pragma: no cover  (another version of JAX)

@@ -146,6 +146,8 @@ class Record:
         jaxpr, consts = self._program.to_jaxpr(
             list(targets), _debug_info().with_unknown_names(), source_info_util.current()
         )
+        if hasattr(jaxpr, "with_consts"):  # since JAX 0.11: otherwise the constants are inputs
+            jaxpr = jaxpr.with_consts(consts)
         wanted = [source.val for source in sources]
         # Inputs of `refuse`: a path from a target to one of them must raise, so it must not be dropped.
         refused = [var for var in jaxpr.invars if var in self._refused]

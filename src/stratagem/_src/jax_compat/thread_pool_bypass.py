@@ -82,12 +82,11 @@ class _ThreadPoolBypassTrace(_EvalTrace):  # type: ignore[misc]
         self, primitive: Primitive, args: Sequence[Any], params: EquationParams, /
     ) -> Any:
         if primitive is _device_put_p:
-            return [
-                _put(x, device, source, semantics)
-                for x, device, source, semantics in zip(
-                    args, params["devices"], params["srcs"], params["copy_semantics"], strict=True
-                )
-            ]
+            puts = zip(
+                args, params["devices"], params["srcs"], params["copy_semantics"], strict=True
+            )
+            with _set_current_trace(_eval_trace):  # no trace is current here since JAX 0.11
+                return [_put(x, device, source, how) for x, device, source, how in puts]
         return _eval_trace.process_primitive(primitive, [*map(_taken_over, args)], params)
 
     def process_custom_jvp_call(

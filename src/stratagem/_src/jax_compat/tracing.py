@@ -25,7 +25,19 @@ __all__ = [
     "under_jit",
     "under_trace",
     "with_constvars",
+    "without_consts",
 ]
+
+
+_context: Any
+_evaluates: Any
+try:
+    from jax._src import core
+
+    _context, _evaluates = core.trace_ctx, core.eval_trace
+    _ = _context.trace, _context.set_trace
+except (ImportError, AttributeError):  # pragma: no cover  (another version of JAX)
+    _context = None
 
 
 @functools.cache
@@ -41,7 +53,7 @@ def is_tracer(value: Tensor) -> bool:
 
 def trace_state() -> Any:
     """Returns a token that compares equal while the same trace is active."""
-    trace = _innermost_trace()
+    trace = _innermost_trace()  # which also makes sure that there is one
     if not getattr(trace, "sees_through", False):
         return jax_core().get_opaque_trace_state(convention="stratagem")
     with in_trace(_seen_through(trace)):
@@ -71,8 +83,16 @@ def computes_in(trace: Trace) -> bool:
 
 
 def _innermost_trace() -> Any:
-    with jax_core().take_current_trace() as trace:
-        return trace
+    if _context is None:
+        with jax_core().take_current_trace() as trace:
+            return trace
+    trace = _context.trace
+    if trace is None:
+        # Since JAX 0.11 there is none while JAX evaluates an operation, where a signal handler may run. If
+        # that raises, none is left for this thread, in which no operation could be evaluated any more.
+        trace = _evaluates
+        _context.set_trace(trace)
+    return trace
 
 
 def _seen_through(trace: Trace) -> Any:
@@ -111,9 +131,18 @@ def under_jit() -> bool:
 def with_constvars(jaxpr: Jaxpr, constvars: Sequence[Any], **changes: Any) -> Any:
     """Returns ``jaxpr`` with other constants and other changes."""
     if hasattr(jaxpr, "consts"):
-        # Since JAX 0.12 a jaxpr holds a value for each constant, and treats the other constvars as inputs.
+        # Since JAX 0.11 a jaxpr holds a value for each constant, and treats the other constvars as inputs.
         changes["consts"] = [None] * len(constvars)
     return jaxpr.replace(constvars=list(constvars), **changes)
+
+
+def without_consts(jaxpr: Jaxpr) -> Any:
+    """Returns the same program, which does not keep the values of its constants alive.
+
+    While a converted NumPy array is alive, JAX uses it again for the array that it was made from, although
+    that may have changed since.
+    """
+    return with_constvars(jaxpr, jaxpr.constvars) if getattr(jaxpr, "consts", None) else jaxpr
 
 
 def outputs_that_depend_on_inputs(fn: Callable[..., Any], *args: PyTree) -> list[bool]:

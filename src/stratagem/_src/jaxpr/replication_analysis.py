@@ -25,6 +25,7 @@ from stratagem._src.jax_compat.primitives import (
     WHILE,
     calls_host,
     collective_axes,
+    scan_counts,
 )
 from stratagem._src.jaxpr.walk import all_equations, inner_jaxprs
 from stratagem._src.mesh.replica_group import REPLICA_AXIS
@@ -214,7 +215,7 @@ class ReplicationAnalysis:
         self, eqn: Equation, varying: Sequence[bool]
     ) -> tuple[list[bool], list[bool], list[bool], list[bool]]:
         """Returns which of the constants, carried values, elements and stacked results vary."""
-        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+        consts, carry = scan_counts(eqn.params)
         of_consts, elements = list(varying[:consts]), list(varying[consts + carry :])
         carried, stacked = self._fixed_point(
             eqn.params["jaxpr"].jaxpr, of_consts, list(varying[consts : consts + carry]), elements

@@ -25,6 +25,7 @@ from stratagem._src.jax_compat.primitives import (
     REDUCE_SCATTER,
     SCAN,
     is_dropped,
+    scan_counts,
 )
 from stratagem._src.jax_compat.tracing import jax_core
 from stratagem._src.jaxpr.walk import map_inner_jaxprs
@@ -137,7 +138,8 @@ def _is_stacked(eqn: Equation, output: int, summed: Equation) -> bool:
         # The rows are divided between the replicas if their own dimension is the one that is scattered.
         divides_rows = summed.params.get("scatter_dimension") == 0
         row = eqn.params["jaxpr"].jaxpr.outvars[output]
-        is_row = output >= eqn.params["num_carry"] and not isinstance(row, jax_core().Literal)
+        _, carried = scan_counts(eqn.params)
+        is_row = output >= carried and not isinstance(row, jax_core().Literal)
         return is_row and not divides_rows
     if eqn.primitive.name not in JIT:
         return False

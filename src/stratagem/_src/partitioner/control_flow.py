@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from stratagem._src.core.types import Jaxpr, Tensor
-from stratagem._src.jax_compat.primitives import COND, SCAN, WHILE
+from stratagem._src.jax_compat.primitives import COND, SCAN, WHILE, scan_counts
 from stratagem._src.jaxpr.inline import FlatEquation
 from stratagem._src.partitioner.evaluation import evaluate
 from stratagem._src.partitioner.inlined_program import FlatProgram, flatten, unsharded_constant
@@ -88,7 +88,7 @@ def scan(
 ) -> list[Value] | Gather:
     """All replicas run every step. The scanned dimension itself is never sharded."""
     params = equation.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    num_consts, num_carry = scan_counts(params)
     first_x = num_consts + num_carry
     scanned = tuple(i for i in range(first_x, len(operands)) if operands[i].layout == Sharded(0))
     if scanned:

@@ -110,7 +110,9 @@ _ORDER_FREE_ON_INTEGERS = frozenset(
     ["cumprod", "cumsum", "dot_general", "integer_pow", "reduce_prod", "reduce_sum", "rem"]
 )
 _CALLS = frozenset(
-    ["closed_call", "cond", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "scan", "while"]
+    """
+    closed_call cond custom_jvp_call custom_vjp_call eval_jaxpr jit pjit scan while
+    """.split()  # noqa: SIM905
 )
 _ALWAYS_EXACT = _MOVES | _COMPARISONS | _BITS | _EXTREMES | _ROUNDED | _CALLS
 

@@ -25,6 +25,7 @@ from stratagem._src.execution.replicas.replica_trace import (
 )
 from stratagem._src.execution.replicas.spmd_values import ReplicaArgument, place_on_replicas
 from stratagem._src.execution.variable_reads import lift_reads
+from stratagem._src.jax_compat.tracing import without_consts
 from stratagem._src.jaxpr.constant_hoisting import current_hoisting
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
@@ -75,7 +76,7 @@ def _map_over_replicas(
 ) -> tuple[Jaxpr, MappedJaxpr]:
     """Returns the jaxpr of a replica with variables as inputs, and with the values of all replicas."""
     group = call.group
-    variables, jaxpr = lift_reads(trace.closed.jaxpr)
+    variables, jaxpr = lift_reads(without_consts(trace.closed.jaxpr))
     consts, hoisting = trace.closed.consts, current_hoisting()
     if hoisting is not None and not trace.creates_variables:
         jaxpr, consts = hoisting.hoist(jaxpr, consts)
