@@ -13,7 +13,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import filterfalse, starmap
 from typing import Any, NamedTuple, TypeVar
 
 from jax.core import Tracer
@@ -229,9 +229,9 @@ class VariableBuffers:
                         variable._shared = True
                 gc_was_enabled = GC_RUNS_ON_ALLOCATION and gc.isenabled()
                 while True:
-                    donatable = [
-                        variable for variable in held[: self._num_donated] if not variable._shared
-                    ]
+                    # No comprehension: in Python 3.13 an interrupt where an `if` ends its loop skips every
+                    # `finally` of this function (python/cpython#130279).
+                    donatable = list(filterfalse(_is_shared, held[: self._num_donated]))
                     donated = self._take_donated(held)
                     kept = self._borrow_kept(held) if self._kept else []
                     are_shared = map(_is_shared, donatable)

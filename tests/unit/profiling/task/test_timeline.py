@@ -12,6 +12,7 @@ import stratagem as sg
 from chrome_traces import check_trace, read_trace
 from stratagem._src.cli import main
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.jax_compat.profiler_session import planes_of
 from stratagem._src.profiling.task.clock import ClockOffset
 from stratagem._src.profiling.task.options import ProfilerOptions
 from stratagem._src.profiling.task.recording import ProfileRecording
@@ -48,7 +49,7 @@ def profile():
 def events_of(record):
     return [
         (plane.name, line.name, event.name, event.start_ns, event.duration_ns)
-        for plane in jax.profiler.ProfileData.from_serialized_xspace(record).planes
+        for plane in planes_of(record)
         for line in plane.lines
         for event in line.events
     ]

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
-
+from stratagem._src.jax_compat.profiler_session import planes_of
 from stratagem._src.profiling.task.task_profile import TaskProfile
 
 __all__ = ["RecordedEvent", "lanes", "recorded_events"]
@@ -48,7 +47,7 @@ def recorded_events(profile: TaskProfile, since_ns: int) -> Iterator[RecordedEve
         profile: The profile of the task.
         since_ns: The origin of times, as Unix time in nanoseconds of the leader's clock.
     """
-    planes = list(jax.profiler.ProfileData.from_serialized_xspace(profile.record).planes)
+    planes = planes_of(profile.record)
     start = profile.counts_from_ns - since_ns
     of_threads: list[RecordedEvent] = []
     of_devices: dict[str, list[RecordedEvent]] = {}

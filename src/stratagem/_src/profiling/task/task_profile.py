@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.jax_compat.profiler_session import planes_of
 from stratagem._src.profiling.task.clock import ClockOffset
 from stratagem._src.profiling.task.shifted_record import shifted
 from stratagem._src.transport import Message
@@ -48,7 +48,7 @@ class TaskProfile:
     @functools.cached_property
     def began_ns(self) -> int:
         """The start of the recording, as Unix time in nanoseconds of the leader's clock."""
-        for plane in jax.profiler.ProfileData.from_serialized_xspace(self.record).planes:
+        for plane in planes_of(self.record):
             for name, value in plane.stats:
                 if name == "profile_start_time":
                     return int(value) - self.clock.ahead_ns
