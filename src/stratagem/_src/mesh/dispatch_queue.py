@@ -37,7 +37,7 @@ import jax
 from stratagem._src.core.codegen import CodeWriter
 from stratagem._src.core.errors import ContextError
 from stratagem._src.jax_compat.forked_child import skip_xla_teardown_in_children
-from stratagem._src.jax_compat.nested_tracebacks import prevent_nested_tracebacks
+from stratagem._src.jax_compat.gc_callback import keep_handlers_out_of_gc_callback
 from stratagem._src.jax_compat.tracing import is_tracer
 from stratagem._src.mesh.backend_lifetime import when_backend_ends
 from stratagem._src.mesh.compile_only_group import detached_error
@@ -58,7 +58,7 @@ __all__ = [
 Launched = TypeVar("Launched")
 
 skip_xla_teardown_in_children()
-prevent_nested_tracebacks()
+keep_handlers_out_of_gc_callback()
 
 LAUNCH_LOCK = threading.RLock()
 """Held from waiting for the previous program until the next one is launched."""
