@@ -36,7 +36,13 @@ class ClosureQueue:
         self._preferred: defaultdict[int, _Heap] = defaultdict(list)
 
     def __len__(self) -> int:
-        return sum(map(len, self._heaps()))
+        # Four times for each closure: `sum` over `_heaps()` takes three times as long.
+        length = len(self._for_any)
+        for heap in self._for_some.values():
+            length += len(heap)
+        for heap in self._preferred.values():
+            length += len(heap)
+        return length
 
     def put(self, closure: Closure) -> None:
         """Adds a closure."""

@@ -301,8 +301,8 @@ class Dispatcher:
             ContextError: In a signal handler that interrupts another such call, unless that one waits.
         """
         self.background.process.check()
-        wakeup = Wakeup()
-        waiters: _Waiters | None = None
+        wakeup: Wakeup | None = None
+        waiters: _Waiters = collections.deque()
         while True:
             with self.lock:
                 if self._is_changing:
@@ -313,12 +313,12 @@ class Dispatcher:
                     )
                 self._is_changing = True
                 try:
-                    if waiters is not None:
+                    if wakeup is not None:
                         with contextlib.suppress(ValueError):  # it was woken
                             waiters.remove(wakeup)
                     return call()
                 except _NotYet as later:
-                    waiters = later.waiters
+                    wakeup, waiters = wakeup or Wakeup(), later.waiters
                     waiters.append(wakeup)
                 finally:
                     self._is_changing = False

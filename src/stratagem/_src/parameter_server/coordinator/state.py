@@ -79,7 +79,7 @@ class CoordinatorState:
     @property
     def is_idle(self) -> bool:
         """Whether no closure is left to run."""
-        return not self._queue and not self._waiting and not any(self._in_flight.values())
+        return not (any(self._in_flight.values()) or self._waiting or self._queue)
 
     @property
     def is_at_rest(self) -> bool:

@@ -46,6 +46,9 @@ MAX_INLINE_BYTES = 64 * 1024
 
 _FIRST_ADDED_DTYPE = 256
 
+# What many functions return. A plain pickler takes a fifth of the time of one with reducers.
+_PLAIN_TYPES = frozenset({type(None), bool, int, float, str, bytes})
+
 # A compiled function arrives as one object however often it is sent; otherwise a function that several
 # steps capture would be compiled once for each of them.
 _sent_functions: weakref.WeakKeyDictionary[Function, str] = weakref.WeakKeyDictionary()
@@ -192,6 +195,8 @@ def pack(obj: Picklable, *, copy: bool = True) -> Payload:
 
 def pack_and_list(obj: Picklable, *, copy: bool = True) -> tuple[Payload, list[Any]]:
     """Serializes an object as ``pack``; also returns the objects in it that registered reducers took."""
+    if type(obj) in _PLAIN_TYPES:
+        return Payload(pickle.dumps(obj, protocol=5)), []
     file = io.BytesIO()
     pickler = _PayloadPickler(file, copy=copy)
     pickler.dump(obj)

@@ -222,10 +222,10 @@ def _name(function: Any) -> str:
 
 
 def _pack_result(result: Picklable, function: Any) -> Payload:
-    name = _name(function)
     try:
         payload = pack(result, copy=False)
     except Exception as error:
+        name = _name(function)
         parts = [(f"The result of {name}", result)]
         if isinstance(result, dict):
             parts = [(f"{key!r} of the result of {name}", part) for key, part in result.items()]
@@ -236,7 +236,7 @@ def _pack_result(result: Picklable, function: Any) -> Payload:
         ) from error
     if payload.references:
         raise unpicklable_part_error(
-            [], TypeError(f"{name} returned {payload.references[0]!r}"), ""
+            [], TypeError(f"{_name(function)} returned {payload.references[0]!r}"), ""
         )
     return payload
 
