@@ -7,7 +7,7 @@ DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
 # Libraries that user programs bring along and that we do not depend on.
-PEERS ?= torch tensorflow-cpu tf_keras tensorboard mlflow wandb 'moto[s3]' flask flask-cors ipykernel ipywidgets nbclient
+PEERS ?= torch equinox tensorflow-cpu tf_keras tensorboard mlflow wandb 'moto[s3]' flask flask-cors ipykernel ipywidgets nbclient
 PEERS_VENV := .venv-peers
 PEERS_READY := $(PEERS_VENV)/.ready
 

@@ -98,12 +98,18 @@ _BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _PRINT = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
 
 
-def run_page(page: Path) -> None:
+def run_page(page: Path, *, with_peers: bool = False) -> None:
     """Executes the Python blocks of a page, in order and in one namespace.
 
     A line ``print(...)  # text`` must print just that text.
+
+    Args:
+        page: The page.
+        with_peers: Whether to execute blocks marked ``py`` too, which need libraries we do not depend on.
     """
     text = page.read_text()
+    if with_peers:
+        text = text.replace("```py\n", "```python\n")
     namespace = {"__name__": "__main__"}
     for block in _BLOCK.finditer(text):
         line, code = text.count("\n", 0, block.start(2)), textwrap.dedent(block[2])
@@ -140,6 +146,13 @@ def run_python(*arguments: str | Path, timeout: float) -> subprocess.CompletedPr
 def test_page_runs(page):
     assert _BLOCK.search(page.read_text()), "a page without a Python block proves nothing"
     result = run_python(__file__, page, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.peer("equinox")
+def test_page_runs_with_equinox():
+    result = run_python(__file__, ROOT / "docs" / "flax.md", "--with-peers", timeout=120)
     assert result.returncode == 0, result.stderr
 
 
@@ -190,4 +203,4 @@ def test_public_name_is_documented(name, symbol):
 
 
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))
+    run_page(Path(sys.argv[1]), with_peers="--with-peers" in sys.argv)

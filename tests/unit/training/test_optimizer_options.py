@@ -35,6 +35,15 @@ def test_pytrees_pairs_and_known_variables():
         optimizer.build([np.ones(2)])
 
 
+def test_none_without_a_variable_is_part_of_the_structure():
+    model = {"w": sg.Variable(1.0), "activation": None, "b": sg.Variable(1.0)}
+    optimizer = Optimizer(optax.sgd(0.5))
+    optimizer.apply({"w": 1.0, "activation": None, "b": None}, model)
+    assert (float(model["w"]), float(model["b"])) == (0.5, 1.0)
+    with pytest.raises(sg.errors.VariableError, match="same structure"):
+        optimizer.apply({"w": 1.0, "activation": 1.0, "b": None}, model)
+
+
 def test_learning_rate_of_a_transformation():
     w = sg.Variable(1.0)
     hidden = Optimizer(optax.sgd(0.5))

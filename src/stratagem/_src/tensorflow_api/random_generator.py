@@ -15,6 +15,7 @@ from stratagem._src.core.types import (
     ArrayLike,
     DTypeLike,
     IntegerLike,
+    PRNGKey,
     ScalarLike,
     Seed,
     ShapeLike,
@@ -157,6 +158,21 @@ class Generator:
     def make_seeds(self, count: IntegerLike = 1) -> jax.Array:
         """Returns seeds for ``stateless_*`` functions, as columns of an array of shape ``[2, count]``."""
         return self.uniform_full_int([2, integer("random.make_seeds", "count", count)], "int32")
+
+    def next_key(self) -> PRNGKey:
+        """Returns a key for ``jax.random`` functions, flax or Equinox, and counts it as a draw.
+
+        Like every draw it differs in each call, step and replica. Differs from tf.random.Generator:
+        TensorFlow has no keys.
+
+        >>> import jax
+        >>> import stratagem as tf
+        >>> generator = tf.random.Generator.from_seed(1)
+        >>> keep = jax.random.bernoulli(generator.next_key(), 0.9, (2, 3))  # a dropout mask
+        >>> keep.shape
+        (2, 3)
+        """
+        return self._state.next_key()
 
     # --- samples ------------------------------------------------------------------------------------
 

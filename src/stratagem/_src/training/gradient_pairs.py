@@ -27,9 +27,9 @@ from stratagem._src.variables.variable import Variable, is_own_variable
 __all__ = [
     "check_distinct",
     "dense_gradient",
-    "flatten_gradients",
     "flatten_variables",
     "gradient_arrays",
+    "gradients_like",
     "split_pairs",
 ]
 
@@ -100,12 +100,28 @@ def _check_is_real(gradient: ArrayLike, variable: Variable) -> None:
         )
 
 
-def flatten_gradients(gradients: PyTree) -> tuple[list[Any], Any]:
-    """Returns the gradients in a structure, ``None`` included, and the structure."""
-    return structures.flatten(
+def gradients_like(variables: PyTree, gradients: PyTree) -> list[Any]:
+    """Returns the gradient of each variable of a structure, ``None`` included.
+
+    A ``None`` in both structures is no gradient but a place without a variable, as Equinox and others leave
+    it in a partitioned module.
+
+    Raises:
+        VariableError: If the structures differ.
+    """
+    places, form = structures.flatten(variables, is_leaf=lambda x: x is None or is_variable(x))
+    leaves, other = structures.flatten(
         gradients,
         is_leaf=lambda x: x is None or isinstance(x, IndexedSlices) or is_value_leaf(x),
     )
+    if form != other or any(
+        place is None and leaf is not None for place, leaf in zip(places, leaves, strict=True)
+    ):
+        raise VariableError(
+            "apply() takes gradients and variables of the same structure, got "
+            f"{other} for gradients and {form} for variables."
+        )
+    return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
 
 
 def flatten_variables(variables: PyTree) -> tuple[list[Variable], Any]:

@@ -24,9 +24,9 @@ from stratagem._src.training.gradient_clipping import Clipping
 from stratagem._src.training.gradient_pairs import (
     check_distinct,
     dense_gradient,
-    flatten_gradients,
     flatten_variables,
     gradient_arrays,
+    gradients_like,
     split_pairs,
 )
 from stratagem._src.training.local_optimizer_step import LocalOptimizerStep
@@ -362,12 +362,7 @@ class Optimizer:
             form = jax.tree.structure([0] * count) if self._form is None else self._form
             variables = jax.tree.unflatten(form, self._here.of)
         found, form = flatten_variables(variables)
-        leaves, other = flatten_gradients(gradients)
-        if form != other:
-            raise VariableError(
-                "apply() takes gradients and variables of the same structure, got "
-                f"{other} for gradients and {form} for variables."
-            )
+        leaves = gradients_like(variables, gradients)
         self.apply_gradients(zip(leaves, found, strict=True))
         if len(found) == len(self._here.of):
             self._form = form
