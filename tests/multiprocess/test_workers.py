@@ -3,11 +3,13 @@
 import functools
 import itertools
 import json
+import logging
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from task_functions import task
 
@@ -137,12 +139,39 @@ def different_variables(strategy, worker):
     return None
 
 
+def variables_outside_of_the_scope(strategy, worker):
+    """Each worker has its own: an Optimizer may not sum the gradients of all for different models."""
+    warned = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())
+    logging.getLogger("stratagem").addHandler(handler)
+
+    def train(value):
+        w, optimizer = sg.Variable(value, name="w"), sg.train.Optimizer(optax.sgd(0.1))
+        step = sg.function(lambda: strategy.run(lambda: optimizer.apply(jnp.ones(()), w)))
+        try:
+            step()
+        except ValueError as error:
+            return str(error)
+        return float(w)
+
+    found = {"different": train(float(worker)), "equal": train(1.0)}
+    counter, statistic = sg.Variable(0), sg.Variable(0.0, trainable=False)
+    strategy.run(lambda: [v.assign_add(1) for v in (counter, statistic)][:0])
+    found["quiet"] = list(warned)
+    for number in range(2):
+        w = sg.Variable(1.0, name=f"w{number}")
+        sg.function(lambda w=w: strategy.run(lambda: [w.assign_sub(0.1)][:0]))()
+    logging.getLogger("stratagem").removeHandler(handler)
+    return {**found, "warned": warned}
+
+
 def use_of_values():
     worker = task()[1]
     strategy = make_strategy()
     checks = (
         initial_values, sums_of_host_values, sum_in_merge_call, unequal_shapes, packed,
-        what_processes_hold_is_not_taken_for_equal, different_variables,
+        what_processes_hold_is_not_taken_for_equal, different_variables, variables_outside_of_the_scope,
     )  # fmt: skip
     found = {check.__name__: check(strategy, worker) for check in checks}
     extended = strategy.extended
@@ -195,6 +224,13 @@ def test_values_and_variables():
         assert "the same variables in the same order" in message
         assert "'of_0' of shape (2,)" in message
         assert "'of_1' of shape (3,)" in message
+        outside = found["variables_outside_of_the_scope"]
+        assert "got variable 'w:0', created outside of the strategy's scope" in outside["different"]
+        assert "with strategy.scope():" in outside["different"]
+        assert outside["equal"] == pytest.approx(1 - 0.1 * 4)
+        assert outside["quiet"] == []
+        [warning] = outside["warned"]
+        assert "Variable 'w0:0' was created outside of the strategy's scope" in warning
 
 
 # --- who takes part -------------------------------------------------------------------------------

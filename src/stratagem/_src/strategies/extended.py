@@ -133,6 +133,17 @@ class StrategyExtended:
             "MultiWorkerMirroredStrategy or TPUStrategy, or leave it out."
         )
 
+    def check_equal_on_workers(self, variables: Sequence[Variable], what: str) -> None:
+        """Checks that all workers have the same values of variables created outside of the scope.
+
+        Args:
+            variables: The variables. All workers pass the same ones at the same time.
+            what: What updates them by what all workers computed, for messages.
+
+        Raises:
+            VariableError: If not. A no-op for strategies of one process.
+        """
+
     def create_variable(
         self,
         initial_value: Initializer = None,

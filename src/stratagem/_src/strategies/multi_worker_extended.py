@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from stratagem._src.core.communication_options import (
     CommunicationImplementation,
     CommunicationOptions,
 )
-from stratagem._src.core.errors import InvalidArgumentError
+from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.input.splitting import WorkerPosition
@@ -29,6 +30,7 @@ from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.mirrored import MirroredExtended
 from stratagem._src.values.per_replica import PerReplica
 from stratagem._src.variables.distributed_variable import DistributedVariable
+from stratagem._src.variables.variable import Variable, is_plain_variable
 
 __all__ = ["MultiWorkerExtended"]
 
@@ -164,6 +166,22 @@ class MultiWorkerExtended(MirroredExtended):
         raw = self.broadcast(host.tobytes(), host.nbytes, from_worker=0)
         return jax.numpy.asarray(np.frombuffer(raw, host.dtype).reshape(host.shape))
 
+    def check_equal_on_workers(self, variables: Sequence[Variable], what: str) -> None:
+        """Checks that all workers have the same values of variables created outside of the scope."""
+        plain = [v for v in variables if is_plain_variable(v) and v.initialized]
+        if not plain or not (self._group.spans_processes or self.is_elastic):
+            return
+        if self.is_elastic:  # a worker that joins gets the values of variables of the scope only
+            raise VariableError(_plain_variable_text(what, plain[0], "in an elastic job"))
+        digests = [hashlib.sha256(v.value_on_host().tobytes()).hexdigest() for v in plain]
+        every = process_monitor().all_gather_object(
+            "variables", digests, f"comparison of variables that {what} updates"
+        )
+        for variable, found in zip(plain, zip(*every, strict=False), strict=False):
+            if len(set(found)) > 1:
+                text = _plain_variable_text(what, variable, "with other values on other workers")
+                raise VariableError(text)
+
     def broadcast(self, raw: bytes, num_bytes: int, *, from_worker: int) -> bytes:
         """Broadcasts bytes from one worker to all.
 
@@ -191,6 +209,14 @@ class MultiWorkerExtended(MirroredExtended):
             )
             received += np.asarray(self._group.local_view(summed)).view(np.uint8)[:size].tobytes()
         return bytes(received)
+
+
+def _plain_variable_text(what: str, variable: Variable, found: str) -> str:
+    return (
+        f"{what} sums the gradients of all workers, so every worker must have the same variables, got "
+        f"variable {variable.name!r}, created outside of the strategy's scope, {found}: each worker would "
+        "train a model of its own. Create it under `with strategy.scope():`."
+    )
 
 
 def _check_implementation(implementation: CommunicationImplementation, platform: str) -> None:

@@ -151,6 +151,7 @@ class Optimizer:
         self._shard_state = shard_state
         self._here = StateVariables(recipe, name, shard_state=shard_state)
         self._form: Any = None
+        self._is_compared = False
         self._updates_here = LocalOptimizerStep(recipe, self._here)
         self._clip = jax.jit(recipe.clipping.apply)
 
@@ -412,6 +413,10 @@ class Optimizer:
 
         def apply(strategy: StrategyProtocol, values: Sequence[Any]) -> None:
             assert isinstance(strategy, Strategy)
+            if not self._is_compared:  # once: then the same sums keep them equal
+                what = f"Optimizer {self.name!r}"
+                strategy.extended.check_equal_on_workers(variables, what)
+                self._is_compared = True
             if not experimental_aggregate_gradients:
                 self._apply([strategy.extended.first_replica(v) for v in values], variables)
             elif accumulates:

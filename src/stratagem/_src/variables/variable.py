@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Self, TypeGuard
 
@@ -18,6 +19,7 @@ from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.types import ArrayLike, DTypeLike, Initializer, PyTree
 from stratagem._src.current_strategy import context
+from stratagem._src.current_strategy.protocols import ReplicaContextProtocol
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit, under_trace
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.process.signal_handlers import in_signal_handler
@@ -40,9 +42,17 @@ from stratagem._src.variables.variable_attributes import UNNAMED, VariableAttrib
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 from stratagem._src.variables.variable_ref import VariableRef
 
-__all__ = ["Variable", "create_plain_variable", "is_own_variable", "register_virtual_variable"]
+__all__ = [
+    "Variable",
+    "create_plain_variable",
+    "is_own_variable",
+    "is_plain_variable",
+    "register_virtual_variable",
+]
 
 _virtual: set[type] = set()
+_logger = logging.getLogger("stratagem")
+_warned_of_copies: list[str] = []
 
 
 class _VariableType(type):
@@ -262,12 +272,28 @@ class Variable(
         checked = self.check_operand(update, operand)
         frame = frames.current_frame()
         replica = context.get_replica_context()
+        if replica is not None and is_plain_variable(self):
+            self._warn_of_own_copy(replica)
         if frame is not None and replica is not None and replica.num_replicas_in_sync > 1:
             frame.check_writable(self)
             frame.update_in_turn(self, update, checked)
         else:
             self.apply(update, checked)
         return self
+
+    def _warn_of_own_copy(self, replica: ReplicaContextProtocol) -> None:
+        """Logs once that each worker trains a copy of its own; counters and statistics may differ."""
+        is_weight = self._trainable and jnp.issubdtype(self._dtype, jnp.inexact)
+        if not is_weight or _warned_of_copies or not replica.strategy.replica_group.spans_processes:
+            return
+        _warned_of_copies.append(self.name)
+        _logger.warning(
+            "Variable %r was created outside of the strategy's scope and is updated in the replicas of "
+            "several workers: each worker has a copy of its own, updated by its own replicas only, and "
+            "nothing keeps the copies equal. Create it under `with strategy.scope():`; or with "
+            "trainable=False, if it belongs to one worker.",
+            self.name,
+        )
 
     def apply(self, update: Update, operand: ArrayLike) -> None:
         """Applies the update to the value now."""
@@ -491,6 +517,11 @@ def create_plain_variable(*args: PyTree, **kwargs: PyTree) -> Variable:
 def is_own_variable(value: object) -> TypeGuard[Variable]:
     """Returns whether ``value`` is a variable of this library, and does not only behave like one."""
     return type.__instancecheck__(Variable, value)
+
+
+def is_plain_variable(variable: Variable) -> bool:
+    """Returns whether a variable is on one device of this process, and no strategy has placed it."""
+    return type(variable) is Variable
 
 
 def register_virtual_variable(cls: type, read: Callable[[Any], Any]) -> None:
