@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import stratagem as sg
@@ -30,6 +31,24 @@ def test_gradients_have_the_structure_of_the_variables(strategy, execute):
     np.testing.assert_array_equal(first(strategy, gradients["w"]), [4, 8])
     assert float(first(strategy, gradients["rest"][0])) == 1
     np.testing.assert_array_equal(first(strategy, gradients["rest"][1]), [0])
+
+
+def test_a_loss_that_reads_none_of_the_variables_is_refused(strategy, execute):
+    captured = jnp.ones(2)  # as a module is captured that the variables were made from
+    variables = {"w": make(strategy, [1.0, 2.0]), "b": make(strategy, 1.0)}
+
+    def step(loss):
+        return strategy.run(lambda: sg.value_and_grad(loss, variables)())
+
+    optimizer = sg.train.Optimizer(optax.sgd(0.1), precision="mixed_bfloat16")
+    with pytest.raises(ValueError, match=r"reads none of them.*nnx\.merge"):
+        execute(lambda: step(lambda: jnp.sum(captured)))
+    with pytest.raises(ValueError, match="reads none of them"):
+        execute(lambda: strategy.run(optimizer.value_and_grad(lambda: 2.0, variables)))
+    _, gradients = execute(lambda: step(lambda: 2 * variables["b"]))
+    np.testing.assert_array_equal(first(strategy, gradients["w"]), [0, 0])
+    nothing = execute(lambda: strategy.run(lambda: sg.value_and_grad(lambda: 2.0, [])()))
+    assert nothing[1] == []
 
 
 def test_auxiliary_output(strategy, execute):

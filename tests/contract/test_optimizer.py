@@ -82,6 +82,20 @@ def test_other_variables_are_refused():
         sg.train.Optimizer("adam")
 
 
+def test_only_gradients_that_are_none_are_refused(strategy, execute):
+    with strategy.scope():
+        v = sg.Variable(1.0, name="v")
+    optimizer = sg.train.Optimizer(optax.sgd(1.0))
+
+    def step():
+        with sg.GradientTape() as tape:
+            loss = jnp.ones(()) * 2
+        optimizer.apply_gradients([(tape.gradient(loss, v), v)])
+
+    with pytest.raises(ValueError, match=r"got None for all of them: 'v:0'"):
+        execute(lambda: strategy.run(step))
+
+
 def test_two_gradients_of_one_variable_are_refused(strategy, execute):
     with strategy.scope():
         v, w = sg.Variable(jnp.zeros(2), name="v"), sg.Variable(jnp.zeros(2), name="w")

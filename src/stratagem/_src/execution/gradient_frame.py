@@ -51,6 +51,7 @@ class GradientFrame(StateFrame):
         self._compute_dtypes: dict[int, Any] = {}
         self._fetchable = parent is None or parent.is_innermost_trace()
         self._values: dict[int, Any] = {}
+        self._read: set[int] = set()
         self._shards_and_taps: dict[int, tuple[Any, Any]] = {}
 
     def is_innermost_trace(self) -> bool:
@@ -116,8 +117,13 @@ class GradientFrame(StateFrame):
         self._tapped = {id(variable) for variable in variables}
         self.taps.open(anchor)
 
+    def has_read(self, variable: Variable) -> bool:
+        """Returns whether the function has read a variable, or rows of it."""
+        return id(variable) in self._read
+
     def read(self, variable: Variable) -> Any:
         """Returns the value in this frame, or in the outer frame."""
+        self._read.add(id(variable))
         if isinstance(variable, BaseRemoteVariable):
             return self.remote.current(variable, self._read_remote(variable))
         if isinstance(variable, FullyShardedVariable):
@@ -128,6 +134,7 @@ class GradientFrame(StateFrame):
 
     def full_value(self, variable: FullyShardedVariable, row: IntegerLike = None) -> Any:
         """Returns the value in this frame, or in the outer frame."""
+        self._read.add(id(variable))
         # Each read gathers again, inside the differentiated function. So its transposition, which is the
         # reduce-scatter of the gradient, stands where the backward pass reaches this read, among other
         # computation, and not all of them at the end.
@@ -157,6 +164,7 @@ class GradientFrame(StateFrame):
 
     def rows(self, variable: BaseRemoteVariable, indices: ArrayLike) -> Any:
         """Returns rows whose gradient is recorded if the variable is differentiated."""
+        self._read.add(id(variable))
         self._check_no_server_update(variable)
 
         def read(numbers: ArrayLike) -> Any:

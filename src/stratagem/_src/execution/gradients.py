@@ -55,6 +55,9 @@ def value_and_grad(
         with both a pair of the two. If ``fn`` reads only rows of a variable on parameter servers, with
         ``sparse_read`` or ``variable[indices]``, its gradient is an ``IndexedSlices`` of those rows.
 
+    Raises:
+        VariableError: If ``fn`` reads none of the variables, so that all gradients would be zero.
+
     JAX equivalent: ``jax.value_and_grad``.
 
     >>> import stratagem as sg
@@ -130,6 +133,8 @@ def gradient_function(
                 # By position: {0: x, 1: y} | {1: traced y}.
                 given = dict(enumerate(args)) | dict(zip(numbers, own_args, strict=True))
                 result = fn(*given.values(), **kwargs)
+            if leaves and not numbers and not any(map(frame.has_read, unique.values())):
+                raise _nothing_read(leaves)
             value, aux = result if has_aux else (result, None)
             if precision is not None:
                 value = _widened(value)
@@ -194,6 +199,17 @@ def gradient_function(
         return (value, jax.tree.unflatten(kept["structure"], aux_leaves)), gradients
 
     return value_and_gradients
+
+
+def _nothing_read(variables: Sequence[Variable]) -> VariableError:
+    shown = ", ".join(repr(variable.name) for variable in variables[:3])
+    more = ", ..." if len(variables) > 3 else ""
+    return VariableError(
+        "The function given to value_and_grad must read the variables that it is differentiated with "
+        f"respect to, but it reads none of them, got {shown}{more}: all gradients would be zero. Probably "
+        "it uses other arrays in their place: a captured Flax module, where it should call "
+        "nnx.merge(definition, variables), or values that were read outside of the function."
+    )
 
 
 def _widened(value: Tensor) -> Any:

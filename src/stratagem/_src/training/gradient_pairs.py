@@ -38,11 +38,12 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
     """Returns gradients and their variables; skips pairs without a gradient (``None``).
 
     Raises:
-        VariableError: If an item is not a pair, or a variable has two gradients.
+        VariableError: If an item is not a pair, a variable has two gradients, or none has one.
         ShapeMismatchError: If a gradient has another shape than its variable.
         InvalidArgumentError: If it is complex and the variable is not.
     """
     gradients, variables = [], []
+    without: list[str] = []
     for pair in grads_and_vars:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise VariableError(
@@ -51,6 +52,7 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
             )
         gradient, variable = pair[0], variable_of(pair[1])
         if gradient is None:
+            without.append(getattr(variable, "name", type(variable).__name__))
             continue
         if not is_own_variable(variable):
             swapped = is_own_variable(variable_of(gradient))
@@ -63,6 +65,12 @@ def split_pairs(grads_and_vars: Iterable[tuple[Any, Any]]) -> tuple[list[Any], l
         _check_is_real(gradient, variable)
         gradients.append(gradient)
         variables.append(variable)
+    if without and not variables:
+        raise VariableError(
+            "apply_gradients needs a gradient for at least one variable, got None for all of them: "
+            f"{', '.join(map(repr, without[:3]))}{', ...' if len(without) > 3 else ''}. The loss does not "
+            "depend on them: compute it from these variables, inside the tape's block."
+        )
     check_distinct(variables)
     return gradients, variables
 
