@@ -13,6 +13,7 @@ from stratagem._src.core.errors import ContextError, TracedValueError
 from stratagem._src.execution.call_signature import CallInputs
 from stratagem._src.execution.created_variables import initialize_created
 from stratagem._src.execution.draws import put_back
+from stratagem._src.execution.flax_modules import ModuleArguments, add_flax_hint
 from stratagem._src.execution.function_frame import FunctionFrame
 from stratagem._src.execution.passes import LIFTS, LiftContext, apply_passes
 from stratagem._src.execution.program import ResultLeaf
@@ -59,8 +60,10 @@ def trace_function(
         # `jax.grad` further inside: a marker in the body of a loop would be no input of the whole program.
         frame.open()
         args, kwargs = inputs.rebuild(arrays)
+        modules = ModuleArguments((args, kwargs))
         with frames.enter(frame):
             result = frame.unless_stopped(lambda: fn(*args, **kwargs))
+        modules.warn_of_discarded_changes(result)
         leaves, structure = structures.flatten((result, frame.remote.operands()), is_value_leaf)
         results, outputs = _collect_results(leaves)
         # The outputs of the jaxpr, in this order: results, operands of remote updates, new values, initial
@@ -75,6 +78,9 @@ def trace_function(
             closed = jax.make_jaxpr(traced)(inputs.avals())
     except _NEEDS_VALUE as error:
         raise _explain(error) from error
+    except Exception as error:
+        add_flax_hint(error)
+        raise
     finally:
         # The trace needed only the shapes of the elements. The run of the program draws them again.
         put_back(frame.draws)

@@ -13,6 +13,7 @@ from stratagem._src.core.types import Leaf
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
 from stratagem._src.execution.dataset_loops.step_cache import compiled_step
+from stratagem._src.execution.flax_modules import ModuleArguments
 from stratagem._src.execution.gradient_frame import GradientFrame
 from stratagem._src.execution.replicas.single import SingleChannel
 from stratagem._src.execution.replicas.spmd import run_spmd
@@ -112,14 +113,21 @@ def _run_alone(
 
     with tracing_alone(group) if is_traced else contextlib.nullcontext():
         local_args, local_kwargs = map_values(component, (tuple(args), kwargs))
+    modules = ModuleArguments((local_args, local_kwargs))
+
+    def call() -> Any:
+        result = fn(*local_args, **local_kwargs)
+        modules.warn_of_discarded_changes(result)
+        return result
+
     with context.enter(context.Frame(strategy, replica)):
         if is_traced:
             with tracing_alone(group):
-                return fn(*local_args, **local_kwargs)
+                return call()
         if staged:
-            return fn(*local_args, **local_kwargs)
+            return call()
         with jax.default_device(group.devices[0]):
-            return transactions.atomically(lambda _: fn(*local_args, **local_kwargs))
+            return transactions.atomically(lambda _: call())
 
 
 def _run_threads(
@@ -139,8 +147,11 @@ def _run_threads(
             local_args, local_kwargs = map_values(
                 lambda leaf: leaf.values[index] if isinstance(leaf, PerReplica) else leaf, placed
             )
+            modules = ModuleArguments((local_args, local_kwargs))
             with context.enter(context.Frame(strategy, replica)):
-                return copy_host_arrays(fn(*local_args, **local_kwargs))
+                result = fn(*local_args, **local_kwargs)
+                modules.warn_of_discarded_changes(result)
+                return copy_host_arrays(result)
 
         return call
 

@@ -13,6 +13,7 @@ from stratagem._src.core.errors import DeviceError
 from stratagem._src.core.types import Jaxpr, PyTreeDef, Tensor
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import ReplicaContextProtocol, StrategyProtocol
+from stratagem._src.execution.flax_modules import ModuleArguments
 from stratagem._src.execution.replicas.channel import Channel
 from stratagem._src.execution.replicas.replica_frame import ReplicaFrame, UserJitFrame
 from stratagem._src.execution.replicas.spmd_channel import SpmdChannel
@@ -72,9 +73,11 @@ class ReplicaCall:
         args, kwargs = jax.tree.unflatten(self.structure, local)
         state.open()
         replica = self.make_context(SpmdChannel(self.strategy, self.group, frame))
+        modules = ModuleArguments((args, kwargs))
         with context.enter(context.Frame(self.strategy, replica)), frames.enter(state):
             result = self.fn(*args, **kwargs)
             frame.flush()
+        modules.warn_of_discarded_changes(result)
         return result
 
     def _laid_out(self, argument: ReplicaArgument, block: Tensor) -> Any:

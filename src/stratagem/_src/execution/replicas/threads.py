@@ -22,7 +22,9 @@ from stratagem._src.core.errors import DeviceError, ReplicaMismatchError
 from stratagem._src.core.types import PyTree
 from stratagem._src.current_strategy import context
 from stratagem._src.current_strategy.protocols import StrategyProtocol
+from stratagem._src.execution.flax_modules import add_flax_hint
 from stratagem._src.jax_compat import jax_settings
+from stratagem._src.jax_compat.flax_trace_level import own_trace_level
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.process.background import Background, BackgroundThread
 from stratagem._src.telemetry.measurement.recorder import span
@@ -158,6 +160,7 @@ class ReplicaThreads:
                         stack.enter_context(jax_settings.applied(settings))
                         stack.enter_context(jax.default_device(self._group.local_devices[index]))
                         stack.enter_context(transactions.journaled(journal))
+                        stack.enter_context(own_trace_level())
                         stack.enter_context(span(f"replica {number}", "replica"))
                         replica.result = body()
             except _Released:
@@ -223,6 +226,7 @@ class ReplicaThreads:
 
 def _explained(error: BaseException) -> BaseException:
     """Returns the error of a replica, explained in terms of replicas where JAX only speaks of devices."""
+    add_flax_hint(error)
     if not (isinstance(error, ValueError) and "incompatible devices" in str(error)):
         return error
     explained = DeviceError(
