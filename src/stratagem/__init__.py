@@ -274,6 +274,8 @@ if TYPE_CHECKING:
     from stratagem._src.tensorflow_api.tensor_array import TensorArray
     from stratagem.public_names import (
         IndexedSlices,
+        RaggedTensor,
+        SparseTensor,
         TensorShape,
         Variable,
         VariableAggregation,
@@ -306,6 +308,8 @@ __all__ = [
     "GradientTape",
     "IndexedSlices",
     "Module",
+    "RaggedTensor",
+    "SparseTensor",
     "Tensor",
     "TensorArray",
     "TensorShape",

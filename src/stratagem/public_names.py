@@ -21,6 +21,8 @@ from stratagem._src.core.dtypes import (
 from stratagem._src.core.dtypes import bool_ as bool  # tf.bool; the builtin is not used here
 from stratagem._src.core.indexed_slices import IndexedSlices
 from stratagem._src.core.tensor_shape import TensorShape
+from stratagem._src.data.ragged_tensor import RaggedTensor
+from stratagem._src.data.tfrecord.parse import SparseValues as SparseTensor
 from stratagem._src.execution.conditionals import cond
 from stratagem._src.execution.function import function
 from stratagem._src.execution.gradients import value_and_grad
@@ -29,6 +31,8 @@ from stratagem._src.variables.variable_options import VariableAggregation, Varia
 
 __all__ = [
     "IndexedSlices",
+    "RaggedTensor",
+    "SparseTensor",
     "TensorShape",
     "Variable",
     "VariableAggregation",

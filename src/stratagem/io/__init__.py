@@ -10,7 +10,12 @@ from stratagem._src.data.tfrecord.features import (
     FixedLenSequenceFeature,
     VarLenFeature,
 )
-from stratagem._src.data.tfrecord.parse import SparseValues, parse_example, parse_single_example
+from stratagem._src.data.tfrecord.parse import (
+    SparseValues,
+    parse_example,
+    parse_single_example,
+    parse_single_sequence_example,
+)
 from stratagem._src.data.tfrecord.writer import TFRecordOptions, TFRecordWriter
 
 if TYPE_CHECKING:
@@ -65,6 +70,7 @@ __all__ = [
     "matching_files",
     "parse_example",
     "parse_single_example",
+    "parse_single_sequence_example",
     "parse_tensor",
     "read_file",
     "serialize_tensor",

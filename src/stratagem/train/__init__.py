@@ -17,9 +17,12 @@ from stratagem._src.data.tfrecord.example_message import (
     BytesList,
     Example,
     Feature,
+    FeatureList,
+    FeatureLists,
     Features,
     FloatList,
     Int64List,
+    SequenceExample,
 )
 from stratagem._src.training.optimizer import Optimizer
 from stratagem._src.training.precision_policy import PrecisionPolicy
@@ -45,12 +48,15 @@ __all__ = [
     "Example",
     "ExponentialMovingAverage",
     "Feature",
+    "FeatureList",
+    "FeatureLists",
     "Features",
     "FloatList",
     "Int64List",
     "JobDef",
     "Optimizer",
     "PrecisionPolicy",
+    "SequenceExample",
     "ServerDef",
     "SidecarEvaluator",
     "checkpoints_iterator",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import stratagem as sg
 from stratagem._src.data.tfrecord.example_message import (
     Example,
     Feature,
@@ -131,3 +132,52 @@ def test_bad_features():
         FixedLenFeature([None], "int64")
     with pytest.raises(InvalidArgumentError, match="default_value must fit"):
         FixedLenFeature([2], "int64", default_value=[1, 2, 3])
+
+
+def sequence_record():
+    train = sg.train
+    words = [train.Feature(int64_list=train.Int64List(value=[n, n + 1])) for n in (3, 5)]
+    tags = [train.Feature(bytes_list=train.BytesList(value=v)) for v in ([b"a"], [], [b"b", b"c"])]
+    lists = {"words": train.FeatureList(feature=words), "tags": train.FeatureList(feature=tags)}
+    label = train.Feature(float_list=train.FloatList(value=[1.5]))
+    return train.SequenceExample(
+        context=train.Features(feature={"label": label}),
+        feature_lists=train.FeatureLists(feature_list=lists),
+    ).SerializeToString()
+
+
+def test_sequence_examples():
+    io = sg.io
+    context, sequences = io.parse_single_sequence_example(
+        sequence_record(),
+        {"label": io.FixedLenFeature([], "float32")},
+        {
+            "words": io.FixedLenSequenceFeature([2], "int64"),
+            "tags": io.VarLenFeature("string"),
+            "none": io.FixedLenSequenceFeature([], "float32", allow_missing=True),
+        },
+    )
+    assert context == {"label": 1.5}
+    assert sequences["words"].tolist() == [[3, 4], [5, 6]]
+    assert isinstance(sequences["tags"], sg.SparseTensor)
+    assert (sequences["tags"].shape, sequences["none"].shape) == ((3, 2), (0,))
+    dense = sg.sparse.to_dense(sequences["tags"], default_value="-")
+    assert dense.tolist() == [[b"a", b"-"], [b"-", b"-"], [b"b", b"c"]]
+
+
+@pytest.mark.parametrize(
+    ("feature", "message"),
+    [
+        ({"other": sg.io.FixedLenSequenceFeature([], "int64")}, "'other' is missing. Pass allow"),
+        (
+            {"words": sg.io.FixedLenSequenceFeature([], "int64")},
+            "step 0: Feature 'words' must have 1",
+        ),
+        ({"words": sg.io.FixedLenSequenceFeature([2], "float32")}, "must be a float_list"),
+        ({"words": sg.io.FixedLenFeature([2], "int64")}, "must be a FixedLenSequenceFeature or"),
+        (None, "Pass context_features, sequence_features, or both"),
+    ],
+)
+def test_sequence_examples_that_do_not_fit(feature, message):
+    with pytest.raises(sg.errors.InvalidArgumentError, match=message):
+        sg.io.parse_single_sequence_example(sequence_record(), sequence_features=feature)

@@ -23,7 +23,7 @@ def wait_until(condition):
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("buffer_size", [0, 1, 5, 100, AUTOTUNE])
+@pytest.mark.parametrize("buffer_size", [0, 1, 5, 100, AUTOTUNE, None])
 def test_the_elements_are_the_same(buffer_size):
     assert contents(Dataset.range(20).prefetch(buffer_size)) == list(range(20))
 

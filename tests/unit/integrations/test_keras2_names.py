@@ -24,6 +24,8 @@ def test_names():
     assert keras.losses.MSE is keras.losses.mean_squared_error
     assert keras.layers.ThresholdedReLU.__name__ == "ThresholdedReLU"
     assert keras.optimizers.legacy.Adam is keras.optimizers.Adam
+    assert keras.Sequential().stop_training is False
+    assert keras.callbacks.experimental.BackupAndRestore is keras.callbacks.BackupAndRestore
     with pytest.raises(AttributeError, match="has no attribute 'Reductoin'"):
         keras.losses.Reductoin  # noqa: B018
     assert not hasattr(keras.metrics, "__wrapped__")

@@ -261,3 +261,16 @@ def test_weights_take_aggregations_of_this_library(mirrored):
     assert by_synchronization.twin.synchronization is sg.VariableSynchronization.ON_READ
     outside = keras.Variable(0.0, aggregation=sg.VariableAggregation.MEAN)
     assert outside.aggregation == "mean"
+
+
+def test_operators_of_numpy_take_traced_variables():
+    with sg.distribute.MirroredStrategy(["CPU:0"]).scope():
+        kernel = keras.Variable(np.full(2, 3.0, np.float32))
+
+    @sg.function
+    def gradient():
+        with sg.GradientTape() as tape:
+            loss = jnp.sum(np.float64(2) * kernel - np.ones(2, np.float32) / kernel)
+        return tape.gradient(loss, kernel)
+
+    np.testing.assert_allclose(gradient(), [2 + 1 / 9] * 2, rtol=1e-6)

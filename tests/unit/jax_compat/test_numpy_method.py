@@ -7,6 +7,7 @@ import pytest
 
 import stratagem as sg
 from stratagem._src.jax_compat.numpy_method import give_arrays_a_numpy_method
+from stratagem._src.tensorflow_api.host_tensor import HostTensor
 
 
 def test_jax_still_lets_us():
@@ -26,9 +27,13 @@ def test_arrays_become_numpys():
 def test_shapes_have_tensorflow_s_methods():
     def compute(x):
         assert x.get_shape().as_list() == [2, 3]
+        x.set_shape([None, 3])
+        with pytest.raises(ValueError, match=r"got \(2, 4\) for an array of shape \(2, 3\)"):
+            x.set_shape([2, 4])
         return x.get_shape().rank * x
 
     assert float(jax.jit(compute)(jnp.ones((2, 3)))[0, 0]) == compute(jnp.ones((2, 3)))[0, 0] == 2
+    compute(HostTensor.of(np.ones((2, 3))))
 
 
 def test_results_of_a_strategy():

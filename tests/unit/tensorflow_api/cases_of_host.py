@@ -191,6 +191,47 @@ def written_file(tf):
     return tf.io.read_file(path), tf.io.decode_raw(tf.io.read_file(path), tf.uint8), len(found)
 
 
+def sequences(tf):
+    train, io = tf.train, tf.io
+    words = [train.Feature(int64_list=train.Int64List(value=[n, n + 1])) for n in (3, 5)]
+    tags = [train.Feature(bytes_list=train.BytesList(value=v)) for v in ([b"a"], [], [b"b", b"c"])]
+    lists = {"words": train.FeatureList(feature=words), "tags": train.FeatureList(feature=tags)}
+    label = train.Feature(float_list=train.FloatList(value=[1.5]))
+    record = train.SequenceExample(
+        context=train.Features(feature={"label": label}),
+        feature_lists=train.FeatureLists(feature_list=lists),
+    )
+    context, steps = io.parse_single_sequence_example(
+        record.SerializeToString(),
+        {"label": io.FixedLenFeature([], tf.float32)},
+        {
+            "words": io.FixedLenSequenceFeature([2], tf.int64),
+            "tags": io.VarLenFeature(tf.string),
+            "none": io.FixedLenSequenceFeature([3], tf.float32, allow_missing=True),
+        },
+    )
+    assert isinstance(steps["tags"], tf.SparseTensor)
+    dense = tf.sparse.to_dense(steps["tags"], default_value="-")
+    return context["label"], steps["words"], steps["none"], dense, steps["tags"].indices
+
+
+def ragged(tf):
+    rows = tf.RaggedTensor.from_row_lengths(["a", "b", "c"], [2, 0, 1])
+    nested = tf.RaggedTensor.from_row_splits(rows, [0, 1, 3])
+    cut = tf.RaggedTensor.from_tensor([[1, 0, 2, 0], [0, 0, 0, 0], [3, 4, 5, 6]], padding=0)
+    kept = tf.RaggedTensor.from_tensor([[1.0, 2.0], [3.0, 4.0]], lengths=[1, 2])
+    return (
+        rows.to_tensor("-"),
+        rows.to_tensor(shape=[None, 1]),
+        nested.to_tensor(),
+        cut.to_tensor(9, shape=[2, 5]),
+        cut.row_lengths(),
+        kept.row_splits,
+        kept.flat_values,
+        kept[1],
+    )
+
+
 def files(tf):
     gfile, top = tf.io.gfile, tempfile.mkdtemp()
     join = gfile.join
@@ -212,6 +253,11 @@ def files(tf):
     with gfile.GFile(join(top, "a", "one.txt"), "rb") as file:
         file.seek(2)
         lines += [repr(file.read(4))]
+    with gfile.GFile(join(top, "bytes"), "wb") as file:
+        file.write("thïrd")
+    with gfile.GFile(join(top, "bytes"), "rb") as file:
+        lines += [repr(file.read())]
+    gfile.remove(join(top, "bytes"))
     gfile.copy(join(top, "a", "one.txt"), join(top, "c", "two.txt"))
     gfile.rename(join(top, "c", "two.txt"), join(top, "c", "three.txt"))
     walked = [
@@ -380,6 +426,8 @@ CASES = [
     case("io.decode_csv", "x,2", [[0], [0]]),
     case(written_file),
     case(files),
+    case(sequences),
+    case(ragged),
     *(
         case(file_error, action)
         for action in ("read", "copy", "rename", "mkdir", "listdir", "remove", "rmtree")

@@ -169,7 +169,7 @@ class Dataset(
         """
         return Dataset(Cache(self.plan, filename), name)
 
-    def prefetch(self, buffer_size: int, name: str | None = None) -> Dataset:
+    def prefetch(self, buffer_size: int | None, name: str | None = None) -> Dataset:
         """Returns the same elements, and prepares the next ``buffer_size`` in a background thread.
 
         The thread ends with its iterator. An exception in it is raised in place of its element.
@@ -178,7 +178,7 @@ class Dataset(
         [0, 1, 2]
 
         Args:
-            buffer_size: How many elements to prefetch; 0 for none, or ``AUTOTUNE``.
+            buffer_size: How many elements to prefetch; 0 for none, ``AUTOTUNE`` or ``None`` to choose.
             name: Shown by ``repr``.
         """
         return Dataset(Prefetch(self.plan, buffer_size), name)

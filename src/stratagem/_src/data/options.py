@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields
+from types import SimpleNamespace
 from typing import Any
 
 from stratagem._src.core.errors import InvalidArgumentError
@@ -89,7 +90,8 @@ class Options(_Checked):
 
     ``deterministic=False`` allows parallel transformations to reorder elements. They never do, so that
     an iterator can always be saved and restored exactly. ``experimental_deterministic`` is its former name.
-    ``experimental_slack`` is a hint without effect.
+    ``experimental_slack`` and the attributes of ``autotune``, ``threading``, ``experimental_threading`` and
+    ``experimental_optimization`` are hints without effect.
 
     >>> from stratagem.data import Dataset, Options
     >>> options = Options()
@@ -109,6 +111,13 @@ class Options(_Checked):
     def experimental_deterministic(self) -> bool | None:
         """The former name of ``deterministic``."""
         return self.deterministic
+
+    @property
+    def autotune(self) -> SimpleNamespace:
+        """An object whose attributes can be set, without effect."""
+        return SimpleNamespace()
+
+    threading = experimental_threading = experimental_optimization = autotune
 
     def _checked(self, name: str, value: Any) -> Any:
         if name == "experimental_distribute" and not isinstance(value, DistributeOptions):

@@ -1,4 +1,4 @@
-"""``RaggedTensor``: rows of different lengths in one array, as ``ragged_batch`` makes them."""
+"""``tf.RaggedTensor``: rows of different lengths in one array, as ``ragged_batch`` makes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from stratagem._src.core.errors import InvalidArgumentError
-from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, StaticValue
+from stratagem._src.core.types import ArrayLike, DTypeLike, PyTree, ScalarLike, StaticValue
+from stratagem._src.data.conversion import to_array
 
 __all__ = ["RaggedTensor"]
 
@@ -92,6 +93,92 @@ class RaggedTensor:
             splits.append(np.cumsum([0, *np.concatenate(lengths).tolist()]).astype(dtype))
         return cls(np.concatenate(parts), tuple(splits))
 
+    @classmethod
+    def from_row_splits(
+        cls, values: PyTree, row_splits: ArrayLike, name: str | None = None, validate: bool = True
+    ) -> Self:
+        """Returns rows of ``values``, an array or a ragged tensor, with these offsets and end.
+
+        >>> RaggedTensor.from_row_splits([1, 2, 3], [0, 2, 2, 3]).to_list()
+        [[1, 2], [], [3]]
+        """
+        splits = np.asarray(row_splits)
+        splits = splits.astype(_offsets(splits))
+        inner = values.nested_row_splits if isinstance(values, RaggedTensor) else ()
+        flat = values.flat_values if isinstance(values, RaggedTensor) else _array(values)
+        count = len(values) if inner else len(flat)
+        if (
+            splits.ndim != 1
+            or [*splits[:1], *splits[-1:]] != [0, count]
+            or (np.diff(splits) < 0).any()
+        ):
+            raise InvalidArgumentError(
+                "Offsets of rows must begin with 0, not decrease, and end with the number of values, "
+                f"{count}; got {splits.tolist()}."
+            )
+        return cls(flat, (splits, *inner))
+
+    @classmethod
+    def from_row_lengths(
+        cls, values: PyTree, row_lengths: ArrayLike, name: str | None = None, validate: bool = True
+    ) -> Self:
+        """Returns rows of ``values`` of these lengths.
+
+        >>> RaggedTensor.from_row_lengths([1, 2, 3], [2, 0, 1]).to_list()
+        [[1, 2], [], [3]]
+        """
+        lengths = np.asarray(row_lengths)
+        return cls.from_row_splits(
+            values, np.cumsum([0, *lengths.tolist()], dtype=_offsets(lengths))
+        )
+
+    @classmethod
+    def from_tensor(
+        cls, tensor: ArrayLike, lengths: ArrayLike = None, padding: ScalarLike = None
+    ) -> Self:
+        """Returns the rows of an array, each cut to its length, or where only ``padding`` follows.
+
+        >>> RaggedTensor.from_tensor([[1, 0], [2, 3]], padding=0).to_list()
+        [[1], [2, 3]]
+        """
+        array = _array(tensor)
+        if lengths is None:
+            lengths = np.full(len(array), array.shape[1])
+            if padding is not None:
+                filling = padding.encode() if isinstance(padding, str) else padding
+                is_value = (array != filling).reshape(*array.shape[:2], -1).any(axis=2)
+                lengths = np.where(is_value, np.arange(1, array.shape[1] + 1), 0).max(1, initial=0)
+        kept = np.asarray(lengths)
+        return cls.from_row_lengths(array[np.arange(array.shape[1]) < kept[:, None]], kept)
+
+    def to_tensor(
+        self, default_value: ScalarLike = None, name: str | None = None, shape: Any = None
+    ) -> np.ndarray[Any, Any]:
+        """Returns an array of the rows, padded with ``default_value``, and padded or cut to ``shape``.
+
+        >>> RaggedTensor.from_row_lengths([1, 2, 3], [2, 1]).to_tensor(-1).tolist()
+        [[1, 2], [3, -1]]
+        """
+        if default_value is None:
+            default_value = b"" if self.dtype == np.dtype(object) else 0
+        filling = default_value.encode() if isinstance(default_value, str) else default_value
+        sizes = [*self._bounding_shape()]
+        for axis, size in enumerate(() if shape is None else shape):
+            sizes[axis] = sizes[axis] if size is None else int(size)
+        padded = np.full(sizes, filling, np.asarray(self.flat_values).dtype)
+        for into, row in zip(padded, self, strict=False):
+            dense = row.to_tensor(filling) if isinstance(row, RaggedTensor) else np.asarray(row)
+            inside = tuple(slice(min(pair)) for pair in zip(into.shape, dense.shape, strict=True))
+            into[inside] = dense[inside]
+        return padded
+
+    def _bounding_shape(self) -> tuple[int, ...]:
+        longest = max(self.row_lengths().tolist(), default=0)
+        values = self.values
+        if not isinstance(values, RaggedTensor):
+            return (len(self), longest, *values.shape[1:])
+        return (len(self), longest, *values._bounding_shape()[1:])
+
     @property
     def row_splits(self) -> Any:
         """The offsets of the outermost rows, and the end of the last one."""
@@ -150,6 +237,14 @@ class RaggedTensor:
     def to_list(self) -> list[Any]:
         """Returns the rows as nested lists."""
         return [row.to_list() if isinstance(row, RaggedTensor) else row.tolist() for row in self]
+
+
+def _offsets(lengths: np.ndarray[Any, Any]) -> type:
+    return np.int32 if lengths.dtype == np.int32 else np.int64
+
+
+def _array(values: ArrayLike) -> Any:
+    return values if hasattr(values, "dtype") else to_array(values)
 
 
 def _cut(flat_values: ArrayLike, splits: list[Any], start: int, stop: int) -> RaggedTensor:

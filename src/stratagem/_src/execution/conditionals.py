@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from stratagem._src.variables import frames
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.frames import StateFrame
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
+from stratagem._src.variables.random_state import RandomState
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import Variable
@@ -97,10 +99,17 @@ def _traced(
     # First trace both branches abstractly, to find the variables that either of them writes: `lax.cond`
     # needs the same outputs from both.
     written: dict[int, Variable] = {}
+    num_writes: collections.Counter[int] = collections.Counter()
     for fn in (true_fn, false_fn):
         frame = BranchFrame(parent)
         jax.eval_shape(lambda *args, fn=fn, frame=frame: frame.call(fn, {}, args), *operands)
         written |= frame.written
+        num_writes |= frame.num_writes  # the maximum
+    # Replicas may take different branches, but their random states must stay equal: afterwards, all
+    # replicas have drawn as often as the branch that draws most.
+    states = [v for v in written.values() if isinstance(v, RandomState)] if parent.spmd else []
+    for state in states:
+        del written[id(state)]
     variables = list(written.values())
     # A gradient tape cannot see the reads of the branches, so it is told of the values they get.
     before = [
@@ -126,6 +135,9 @@ def _traced(
     for variable, value in zip(variables, after, strict=True):
         parent.check_writable(variable)
         parent.write(variable, value)
+    for state in states:
+        for _ in range(num_writes[id(state)]):
+            state.next_key()
     return result
 
 
@@ -146,6 +158,10 @@ class BranchFrame(StateFrame):
 
     Args:
         parent: The outer frame, around the conditional.
+
+    Attributes:
+        written: The variables that the branch assigns.
+        num_writes: How often it assigns each of them.
     """
 
     def __init__(self, parent: StateFrame) -> None:
@@ -155,6 +171,7 @@ class BranchFrame(StateFrame):
         self.holds_shards = parent.holds_shards
         self.parent = parent
         self.written: dict[int, Variable] = {}
+        self.num_writes: collections.Counter[int] = collections.Counter()
         self._values: dict[int, Any] = {}
 
     def call(self, fn: Callable[..., Any], values: Mapping[int, Any], operands: PyTree) -> Any:
@@ -180,6 +197,7 @@ class BranchFrame(StateFrame):
         """Keeps the value."""
         self._values[id(variable)] = value
         self.written[id(variable)] = variable
+        self.num_writes[id(variable)] += 1
 
     def create(self, variable: Variable, initial_value: ArrayLike) -> None:
         """Passes the new variable (optimizer state, for example) to the outer frame."""

@@ -1,7 +1,8 @@
-"""Adds ``.numpy()`` and ``.get_shape()`` to JAX arrays, which programs written for TensorFlow call."""
+"""Adds ``.numpy()``, ``.get_shape()`` and ``.set_shape()`` to JAX arrays, as TensorFlow has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from stratagem._src.core.errors import TracedValueError
 from stratagem._src.core.tensor_shape import TensorShape
 
-__all__ = ["give_arrays_a_numpy_method"]
+__all__ = ["get_shape", "give_arrays_a_numpy_method", "set_shape"]
 
 
 def give_arrays_a_numpy_method() -> bool:
@@ -26,7 +27,8 @@ def give_arrays_a_numpy_method() -> bool:
         if not hasattr(ArrayImpl, "numpy"):
             ArrayImpl.numpy = _numpy  # type: ignore[attr-defined]
             jax.core.Tracer.numpy = _refuse  # type: ignore[attr-defined]
-            ArrayImpl.get_shape = jax.core.Tracer.get_shape = _get_shape  # type: ignore[attr-defined]
+            for arrays in (ArrayImpl, jax.core.Tracer):
+                arrays.get_shape, arrays.set_shape = get_shape, set_shape  # type: ignore[attr-defined]
     except (ImportError, AttributeError, TypeError):
         return False
     return True
@@ -37,9 +39,19 @@ def _numpy(self: Any) -> Any:
     return np.array(self)[()]
 
 
-def _get_shape(self: Any) -> TensorShape:
+def get_shape(self: Any) -> TensorShape:
     """Returns the shape with ``as_list()`` and the other methods of TensorFlow's shapes."""
     return TensorShape(size if isinstance(size, int) else None for size in self.shape)
+
+
+def set_shape(self: Any, shape: Iterable[int | None] | None) -> None:
+    """Checks a shape; that of an array is always known.
+
+    Raises:
+        ValueError: If the array has another one.
+    """
+    if not get_shape(self).is_compatible_with(shape):
+        raise ValueError(f"set_shape got {tuple(shape or ())} for an array of shape {self.shape}.")
 
 
 def _refuse(self: Any) -> NoReturn:

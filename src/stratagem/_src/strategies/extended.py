@@ -254,6 +254,12 @@ class StrategyExtended:
         """
         return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
 
+    def _replica_ctx_all_reduce(
+        self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
+    ) -> Any:
+        """All-reduces in replica context: a private name of TensorFlow's that its model garden uses."""
+        return context.get_replica_context().all_reduce(reduce_op, value, options)
+
     def batch_reduce_to(
         self,
         reduce_op: ReduceOp | str,

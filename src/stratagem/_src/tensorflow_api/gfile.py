@@ -157,7 +157,9 @@ class GFile:
         return list(self._opened().readlines())
 
     def write(self, file_content: str | bytes) -> None:
-        """Writes text, or bytes."""
+        """Writes text, or bytes; text to a file of bytes as UTF-8."""
+        if "b" in self._mode and isinstance(file_content, str):
+            file_content = file_content.encode()
         self._opened().write(file_content)
 
     def seek(self, offset: int | None = None, whence: int = 0, position: int | None = None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
+from stratagem._src.jax_compat.numpy_method import get_shape, set_shape
 from stratagem._src.jax_compat.tracing import under_jit
 
 __all__ = ["HostTensor", "Tensor", "is_size", "is_symbolic", "keeps_sizes"]
@@ -47,6 +48,8 @@ class HostTensor(np.ndarray[Any, Any]):
     def numpy(self) -> Any:
         """Returns a copy as a NumPy array, or as a scalar for rank 0."""
         return np.array(self)[()]
+
+    get_shape, set_shape = get_shape, set_shape
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)

@@ -4,9 +4,6 @@ __all__ = ["NUMERIC"]
 
 NUMERIC: dict[str, str] = {
     # arrays
-    "RaggedTensor": "a list of arrays, or a padded array and its jax.numpy mask",
-    "SparseTensor": "jax.experimental.sparse.BCOO, or sg.IndexedSlices for rows",
-    "sparse.SparseTensor": "jax.experimental.sparse.BCOO",
     "sparse.from_dense": "jax.experimental.sparse.BCOO.fromdense(x)",
     "sparse.sparse_dense_matmul": "a @ b of a jax.experimental.sparse.BCOO",
     "to_float": "x.astype(sg.float32)",

@@ -44,7 +44,7 @@ _MODULES = {
     "layers": "sg.keras.layers or flax.nnx",
     "lite": "jax.export.export(jax.jit(f))(*args), and tools that read StableHLO",
     "logging": "logging.getLogger('stratagem')",
-    "ragged": "a list of arrays, or padded arrays: Dataset.padded_batch of sg.data",
+    "ragged": "sg.RaggedTensor.from_row_lengths(values, lengths)",
     "quantization": "qwix or aqt, libraries for JAX, or model.quantize of sg.keras",
     "raw_ops": "jax.numpy and jax.lax",
     "xla.experimental": "sg.function, which always compiles with XLA",
@@ -94,8 +94,7 @@ _IO = {
     "io.RaggedFeature": "sg.io.VarLenFeature",
     "io.SparseFeature": "sg.io.VarLenFeature for the indices and for the values",
     "io.decode_proto": "the message's own class, of the protobuf library, in Dataset.map",
-    "io.parse_sequence_example": "sg.io.parse_single_example, of records that are a tf.train.Example",
-    "io.parse_single_sequence_example": "sg.io.parse_single_example, of records that are a tf.train.Example",
+    "io.parse_sequence_example": "sg.io.parse_single_sequence_example, for each record",
 }
 _COMPAT = {
     "compat.v1.Session": _NO_GRAPH,

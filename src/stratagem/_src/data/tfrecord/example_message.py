@@ -1,4 +1,4 @@
-"""The protocol buffer messages of ``tf.train.Example``, described in Python.
+"""The protocol buffer messages of ``tf.train.Example`` and ``SequenceExample``, described in Python.
 
 They are created on first use in a separate descriptor pool, so they do not collide with TensorFlow's in
 the same process.
@@ -17,7 +17,7 @@ _PACKAGE = "tensorflow"
 
 @functools.cache
 def messages() -> SimpleNamespace:
-    """Returns the classes ``Example``, ``Features``, ``Feature`` and the three list types."""
+    """Returns the classes ``Example``, ``SequenceExample``, and those of their parts."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     field = descriptor_pb2.FieldDescriptorProto
@@ -47,37 +47,62 @@ def messages() -> SimpleNamespace:
             oneof_index=0,
         )
 
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
-    entry.field.add(
-        name="value",
-        number=2,
-        label=field.LABEL_OPTIONAL,
-        type=field.TYPE_MESSAGE,
-        type_name=f".{_PACKAGE}.Feature",
-    )
-    features.field.add(
+    def add_map(name: str, entry_name: str, part: str, kind: str) -> None:
+        message = file.message_type.add(name=name)
+        entry = message.nested_type.add(name=entry_name)
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
+        entry.field.add(
+            name="value",
+            number=2,
+            label=field.LABEL_OPTIONAL,
+            type=field.TYPE_MESSAGE,
+            type_name=f".{_PACKAGE}.{kind}",
+        )
+        message.field.add(
+            name=part,
+            number=1,
+            label=field.LABEL_REPEATED,
+            type=field.TYPE_MESSAGE,
+            type_name=f".{_PACKAGE}.{name}.{entry_name}",
+        )
+
+    add_map("Features", "FeatureEntry", "feature", "Feature")
+    add_map("FeatureLists", "FeatureListEntry", "feature_list", "FeatureList")
+    feature_list = file.message_type.add(name="FeatureList")
+    feature_list.field.add(
         name="feature",
         number=1,
         label=field.LABEL_REPEATED,
         type=field.TYPE_MESSAGE,
-        type_name=f".{_PACKAGE}.Features.FeatureEntry",
+        type_name=f".{_PACKAGE}.Feature",
     )
 
-    example = file.message_type.add(name="Example")
-    example.field.add(
-        name="features",
-        number=1,
-        label=field.LABEL_OPTIONAL,
-        type=field.TYPE_MESSAGE,
-        type_name=f".{_PACKAGE}.Features",
-    )
+    def add_message(name: str, **parts: str) -> None:
+        message = file.message_type.add(name=name)
+        for number, (part, kind) in enumerate(parts.items(), 1):
+            message.field.add(
+                name=part,
+                number=number,
+                label=field.LABEL_OPTIONAL,
+                type=field.TYPE_MESSAGE,
+                type_name=f".{_PACKAGE}.{kind}",
+            )
+
+    add_message("Example", features="Features")
+    add_message("SequenceExample", context="Features", feature_lists="FeatureLists")
 
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    names = [*lists, "Feature", "Features", "Example"]
+    names = [
+        *lists,
+        "Feature",
+        "Features",
+        "FeatureList",
+        "FeatureLists",
+        "Example",
+        "SequenceExample",
+    ]
     return SimpleNamespace(
         **{
             name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))

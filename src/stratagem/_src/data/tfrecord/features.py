@@ -84,7 +84,8 @@ class FixedLenSequenceFeature:
     Args:
         shape: The shape of a row.
         dtype: int64, float32 or string.
-        allow_missing: Must be true: a record without the feature has no rows.
+        allow_missing: Whether a record without the feature has no rows; true is required but in a
+            ``tf.train.SequenceExample``.
         default_value: The padding value in a batch where other records have more rows; zero or the empty
             string by default.
     """
@@ -102,10 +103,6 @@ class FixedLenSequenceFeature:
             raise InvalidArgumentError(
                 f"The shape of a row of a FixedLenSequenceFeature must be fully known, got {self.shape}."
             )
-        if not allow_missing:
-            raise InvalidArgumentError(
-                "A FixedLenSequenceFeature of a tf.train.Example needs allow_missing=True: a record "
-                "without the feature has no rows."
-            )
+        self.allow_missing = allow_missing
         filling = b"" if self.dtype == STRING else 0
         self.default: Any = filling if default_value is None else to_array(default_value)[()]

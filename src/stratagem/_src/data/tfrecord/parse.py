@@ -1,13 +1,14 @@
-"""``parse_example`` and ``parse_single_example``."""
+"""``parse_example``, ``parse_single_example`` and ``parse_single_sequence_example``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from stratagem._src.core.errors import DataLossError, InvalidArgumentError
+from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.data.conversion import to_array
 from stratagem._src.data.tensor_spec import STRING
@@ -18,7 +19,12 @@ from stratagem._src.data.tfrecord.features import (
     VarLenFeature,
 )
 
-__all__ = ["SparseValues", "parse_example", "parse_single_example"]
+__all__ = [
+    "SparseValues",
+    "parse_example",
+    "parse_single_example",
+    "parse_single_sequence_example",
+]
 
 _LISTS = {
     STRING: "bytes_list",
@@ -30,18 +36,50 @@ Feature = FixedLenFeature | FixedLenSequenceFeature | VarLenFeature
 Specs = Mapping[str, Feature]
 
 
-class SparseValues(NamedTuple):
-    """The values of a ``VarLenFeature`` in a batch, as a sparse matrix in COO format.
-
-    >>> import numpy as np
-    >>> from stratagem.io import SparseValues
-    >>> SparseValues(np.array([[0, 0]]), np.array([7]), np.array([1, 1])).to_dense().tolist()
-    [[7]]
-    """
-
+class _Coordinates(NamedTuple):
     indices: np.ndarray[Any, Any]
     values: np.ndarray[Any, Any]
     dense_shape: np.ndarray[Any, Any]
+
+
+class SparseValues(_Coordinates):
+    """The values of a ``VarLenFeature`` in a batch, as a sparse array in COO format: ``tf.SparseTensor``.
+
+    Differs from TensorFlow: it is a value of input pipelines; ``tf.sparse.to_dense`` makes an array of it.
+
+    JAX equivalent: ``jax.experimental.sparse.BCOO``.
+
+    >>> from stratagem.io import SparseValues
+    >>> SparseValues([[0, 1]], [7], [1, 2]).to_dense().tolist()
+    [[0, 7]]
+
+    Args:
+        indices: The index of each value, one row each.
+        values: The values.
+        dense_shape: The shape of the array.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, indices: ArrayLike, values: ArrayLike, dense_shape: ArrayLike) -> Self:
+        """Takes lists, too."""
+        if isinstance(indices, (list, tuple)):
+            indices = np.array(indices, np.int64)
+        if isinstance(values, (list, tuple)):
+            values = to_array(values)
+        if isinstance(dense_shape, (list, tuple)):
+            dense_shape = np.array(dense_shape, np.int64)
+        return super().__new__(cls, indices, values, dense_shape)
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape of the array."""
+        return TensorShape(self.dense_shape.tolist())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values."""
+        return self.values.dtype
 
     def to_dense(self, default_value: ArrayLike = None) -> np.ndarray[Any, Any]:
         """Returns a dense array, padded with ``default_value``."""
@@ -74,7 +112,7 @@ def parse_single_example(
         DataLossError: If the bytes are not an example.
         InvalidArgumentError: If a feature is missing, or has another type or number of values.
     """
-    _check_specs(features)
+    _check_specs_of_example(features)
     return _parse(serialized, features, "")
 
 
@@ -100,7 +138,7 @@ def parse_example(
         example_names: Ignored.
         name: Ignored.
     """
-    _check_specs(features)
+    _check_specs_of_example(features)
     records = to_array(serialized)
     if records.ndim != 1 or records.dtype != STRING:
         raise InvalidArgumentError(
@@ -126,6 +164,71 @@ def parse_example(
     return result
 
 
+def parse_single_sequence_example(
+    serialized: bytes,
+    context_features: Specs | None = None,
+    sequence_features: Specs | None = None,
+    example_name: str | None = None,
+    name: str | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the context and the sequences of one serialized ``tf.train.SequenceExample``.
+
+    A sequence of ``FixedLenSequenceFeature`` becomes an array with a row per step, one of ``VarLenFeature``
+    becomes ``SparseValues``. The context is parsed as by ``parse_single_example``.
+
+    >>> from stratagem.io import FixedLenSequenceFeature, parse_single_sequence_example
+    >>> from stratagem._src.data.tfrecord.example_message import messages
+    >>> record = messages().SequenceExample()
+    >>> for word in (3, 4):
+    ...     step = record.feature_lists.feature_list["words"].feature.add()
+    ...     step.int64_list.value.append(word)
+    >>> words = {"words": FixedLenSequenceFeature([], "int64")}
+    >>> parse_single_sequence_example(record.SerializeToString(), sequence_features=words)[1]
+    {'words': array([3, 4])}
+
+    Raises:
+        DataLossError: If the bytes are not such an example.
+        InvalidArgumentError: If a feature is missing, or has another type or number of values.
+    """
+    for features in (context_features, sequence_features):
+        if features is not None:
+            _check_specs(features)
+    if not context_features and not sequence_features:
+        raise InvalidArgumentError("Pass context_features, sequence_features, or both.")
+    record = _message("SequenceExample", serialized, "")
+    found, lists = record.context.feature, record.feature_lists.feature_list
+    context = {
+        key: _values(found.get(key), key, spec, "")
+        for key, spec in (context_features or {}).items()
+    }
+    return context, {
+        key: _sequence(lists.get(key), key, spec) for key, spec in (sequence_features or {}).items()
+    }
+
+
+def _sequence(found: Any, name: str, spec: Feature) -> Any:
+    """Returns the steps of one sequence."""
+    steps = [] if found is None else found.feature
+    if isinstance(spec, VarLenFeature):
+        return _sparse([_values(step, name, spec, "") for step in steps], spec.dtype)
+    if not isinstance(spec, FixedLenSequenceFeature):
+        raise InvalidArgumentError(
+            f"sequence_features[{name!r}] must be a FixedLenSequenceFeature or a VarLenFeature, got "
+            f"{spec!r}."
+        )
+    if found is None and not spec.allow_missing:
+        raise InvalidArgumentError(
+            f"The sequence {name!r} is missing. Pass allow_missing=True for an empty one."
+        )
+    shape: Any = tuple(spec.shape)
+    step_spec = FixedLenFeature(spec.shape, spec.dtype)
+    rows = [_values(step, name, step_spec, f"step {n}: ") for n, step in enumerate(steps)]
+    result = np.empty((len(rows), *shape), spec.dtype)
+    for number, row in enumerate(rows):
+        result[number] = row
+    return result
+
+
 def _check_specs(features: Specs) -> None:
     if not isinstance(features, Mapping) or not features:
         raise InvalidArgumentError(f"features must be a dict of name to feature, got {features!r}.")
@@ -137,17 +240,30 @@ def _check_specs(features: Specs) -> None:
             )
 
 
+def _check_specs_of_example(features: Specs) -> None:
+    _check_specs(features)
+    for name, spec in features.items():
+        if isinstance(spec, FixedLenSequenceFeature) and not spec.allow_missing:
+            raise InvalidArgumentError(
+                f"features[{name!r}]: a FixedLenSequenceFeature of a tf.train.Example needs "
+                "allow_missing=True: a record without the feature has no rows."
+            )
+
+
 def _parse(serialized: ArrayLike, features: Specs, where: str) -> dict[str, Any]:
+    found = _message("Example", serialized, where).features.feature
+    return {name: _values(found.get(name), name, spec, where) for name, spec in features.items()}
+
+
+def _message(kind: str, serialized: ArrayLike, where: str) -> Any:
     from google.protobuf.message import DecodeError
 
     if isinstance(serialized, np.ndarray):  # an object array: bytes() would return a pointer
         serialized = serialized.item()
     try:
-        example = messages().Example.FromString(bytes(serialized))
+        return getattr(messages(), kind).FromString(bytes(serialized))
     except DecodeError as error:
-        raise DataLossError(f"{where}Not a serialized tf.train.Example: {error}.") from error
-    found = example.features.feature
-    return {name: _values(found.get(name), name, spec, where) for name, spec in features.items()}
+        raise DataLossError(f"{where}Not a serialized tf.train.{kind}: {error}.") from error
 
 
 def _values(feature: Any, name: str, spec: Feature, where: str) -> Any:

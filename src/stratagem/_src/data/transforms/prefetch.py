@@ -27,9 +27,9 @@ _POLL_SECONDS = 1.0
 class Prefetch(Node):
     """Prepares up to ``buffer_size`` elements ahead of the consumer."""
 
-    def __init__(self, source: Node, buffer_size: int) -> None:
+    def __init__(self, source: Node, buffer_size: int | None) -> None:
         self.inputs = (source,)
-        size = as_integer("buffer_size", buffer_size)
+        size = AUTOTUNE if buffer_size is None else as_integer("buffer_size", buffer_size)
         if size != AUTOTUNE and size < 0:
             raise InvalidArgumentError(f"buffer_size must be AUTOTUNE or at least 0, got {size}.")
         self._buffer_size = _AUTOMATIC_BUFFER if size == AUTOTUNE else size

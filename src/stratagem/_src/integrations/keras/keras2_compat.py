@@ -73,6 +73,9 @@ def install_keras2_names() -> None:
         CosineDecayRestarts=schedules.CosineDecayRestarts,
         SidecarEvaluator=ModelEvaluator,
     )
+    keras.callbacks.experimental = SimpleNamespace(
+        BackupAndRestore=keras.callbacks.BackupAndRestore
+    )
     synchronize_batch_normalization()
     keras.layers.experimental = SimpleNamespace(
         EinsumDense=keras.layers.EinsumDense,
@@ -82,6 +85,7 @@ def install_keras2_names() -> None:
     OPTIMIZER.__init__ = _init_optimizer
     OPTIMIZER.lr = property(_learning_rate_of, _set_learning_rate)
     keras.Model.save_spec = _save_spec
+    keras.Model.stop_training = False  # Keras 3 sets it in `fit` only, and not for custom loops
     # The dtype of strings, tf.string, is NumPy's object dtype.
     DTYPE_NAMES[np.dtype(object)] = "string"
 

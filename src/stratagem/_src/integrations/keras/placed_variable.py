@@ -274,6 +274,9 @@ class PlacedVariable(keras.Variable, ValueLeaf):  # type: ignore[misc]
                 return getattr(self.own_twin(), name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    # NumPy leaves its operators to this class, so that `np.float64(2) * variable` is traced.
+    __array_priority__ = 100
+
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         # Keras's own method lacks `copy`, and NumPy warns about that.
         return np.array(self.value, dtype, copy=copy)
