@@ -215,7 +215,7 @@ def sequences(tf):
     return context["label"], steps["words"], steps["none"], dense, steps["tags"].indices
 
 
-def ragged(tf):
+def ragged_rows(tf):
     rows = tf.RaggedTensor.from_row_lengths(["a", "b", "c"], [2, 0, 1])
     nested = tf.RaggedTensor.from_row_splits(rows, [0, 1, 3])
     cut = tf.RaggedTensor.from_tensor([[1, 0, 2, 0], [0, 0, 0, 0], [3, 4, 5, 6]], padding=0)
@@ -427,7 +427,7 @@ CASES = [
     case(written_file),
     case(files),
     case(sequences),
-    case(ragged),
+    case(ragged_rows),
     *(
         case(file_error, action)
         for action in ("read", "copy", "rename", "mkdir", "listdir", "remove", "rmtree")
