@@ -218,3 +218,16 @@ def test_distribute_values_of_different_structures():
 def test_who_trains_alone_writes_checkpoints_and_summaries(strategy):
     assert strategy.extended.should_checkpoint
     assert strategy.extended.should_save_summary
+
+
+def test_the_all_reduce_that_the_model_garden_calls(strategy, execute):
+    options = sg.distribute.experimental.CommunicationOptions(bytes_per_pack=0)
+
+    def step():
+        all_reduce = strategy.extended._replica_ctx_all_reduce
+        return all_reduce(sg.distribute.ReduceOp.SUM, [jnp.ones(2), jnp.ones(())], options)
+
+    vectors, numbers = execute(lambda: strategy.run(step))
+    n = strategy.num_replicas_in_sync
+    assert all(float(part) == n for part in components(strategy, numbers))
+    assert all(part.tolist() == [n, n] for part in components(strategy, vectors))

@@ -367,6 +367,7 @@ def test_options_take_their_former_names():
     options = Options()
     options.experimental_deterministic = False
     options.experimental_slack = True
+    options.autotune.enabled = options.threading.private_threadpool_size = 1
     merged = Dataset.range(3).with_options(options).with_options(Options()).options()
     assert (merged.deterministic, merged.experimental_deterministic) == (False, False)
     assert merged.experimental_slack
