@@ -27,8 +27,9 @@ def give_arrays_a_numpy_method() -> bool:
         if not hasattr(ArrayImpl, "numpy"):
             ArrayImpl.numpy = _numpy  # type: ignore[attr-defined]
             jax.core.Tracer.numpy = _refuse  # type: ignore[attr-defined]
-            for arrays in (ArrayImpl, jax.core.Tracer):
-                arrays.get_shape, arrays.set_shape = get_shape, set_shape  # type: ignore[attr-defined]
+            classes: tuple[Any, ...] = (ArrayImpl, jax.core.Tracer)
+            for arrays in classes:
+                arrays.get_shape, arrays.set_shape = get_shape, set_shape
     except (ImportError, AttributeError, TypeError):
         return False
     return True

@@ -258,7 +258,8 @@ class StrategyExtended:
         self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
     ) -> Any:
         """All-reduces in replica context: a private name of TensorFlow's that its model garden uses."""
-        return context.get_replica_context().all_reduce(reduce_op, value, options)
+        replica: Any = context.get_replica_context()
+        return replica.all_reduce(reduce_op, value, options)
 
     def batch_reduce_to(
         self,
