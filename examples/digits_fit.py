@@ -7,7 +7,6 @@ is Keras as it is. ``stratagem run --workers 2 examples/digits_fit.py`` trains i
 from __future__ import annotations
 
 import argparse
-import os
 import time
 
 from digits_data import load_digits
@@ -42,7 +41,9 @@ def main() -> None:
     flags = parser.parse_args()
 
     started = time.perf_counter()
-    if "TF_CONFIG" in os.environ:  # set by `stratagem run`
+    # A launcher: stratagem run, torchrun, mpirun, Slurm, ... Without one, virtual devices for this example.
+    launched = sg.distribute.cluster_resolver.resolve_cluster().resolver is not None
+    if launched:
         strategy = sg.distribute.MultiWorkerMirroredStrategy()
     else:
         strategy = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(flags.devices)])

@@ -95,7 +95,9 @@ def main() -> None:
     flags = parser.parse_args()
 
     started = time.perf_counter()
-    if "TF_CONFIG" in os.environ:  # set by `stratagem run`
+    # A launcher: stratagem run, torchrun, mpirun, Slurm, ... Without one, virtual devices for this example.
+    launched = sg.distribute.cluster_resolver.resolve_cluster().resolver is not None
+    if launched:
         if not flags.directory:
             parser.error("workers save together: give them a --directory that all of them see")
         strategy = sg.distribute.MultiWorkerMirroredStrategy()
@@ -106,7 +108,7 @@ def main() -> None:
         accuracy = train(strategy, flags.epochs, flags.batch_size, flags.directory or temporary)
     print(f"test accuracy {accuracy:.1%}")
     print(f"{time.perf_counter() - started:.1f} seconds")
-    if "TF_CONFIG" not in os.environ:
+    if not launched:
         print(WHAT_NEXT)
 
 

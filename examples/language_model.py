@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import re
 import time
 from pathlib import Path
@@ -198,7 +197,9 @@ def main() -> None:
     flags = parser.parse_args()
 
     started = time.perf_counter()
-    if "TF_CONFIG" in os.environ:  # set by `stratagem run`
+    # A launcher: stratagem run, torchrun, mpirun, Slurm, ... Without one, virtual devices for this example.
+    launched = sg.distribute.cluster_resolver.resolve_cluster().resolver is not None
+    if launched:
         strategy = sg.distribute.MultiWorkerMirroredStrategy()
     else:
         strategy = sg.distribute.MirroredStrategy([f"CPU:{i}" for i in range(flags.devices)])

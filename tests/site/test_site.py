@@ -50,6 +50,12 @@ SEARCHES = {
     "overhead": "monitoring",
     "limitations": "limits",
     "flax": "flax",
+    "BatchNorm": "flax",
+    "PyTorch": "from_pytorch",
+    "torchrun": "mpirun",
+    "GradScaler": "from_pytorch",
+    "random numbers": "random_numbers",
+    "dropout": "random_numbers",
     "TFRecord": "tfrecord",
     "notebook": "notebooks",
 }

@@ -31,6 +31,7 @@ BREADTH = {
     "concepts",
     "faq",
     "flax",
+    "from_pytorch",
     "glossary",
     "gradient_recipes",
     "how_it_works",
@@ -45,6 +46,7 @@ BREADTH = {
     "notebooks",
     "parameter_server_script",
     "profiling",
+    "random_numbers",
     "ray",
     "saved_models",
     "security",
@@ -153,6 +155,14 @@ def test_page_runs(page):
 @pytest.mark.peer("equinox")
 def test_page_runs_with_equinox():
     result = run_python(__file__, ROOT / "docs" / "flax.md", "--with-peers", timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.peer("torch", "tensorboard")
+def test_page_runs_with_torch():
+    page = ROOT / "docs" / "from_pytorch.md"
+    result = run_python(__file__, page, "--with-peers", timeout=120)
     assert result.returncode == 0, result.stderr
 
 
