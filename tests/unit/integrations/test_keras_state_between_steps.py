@@ -216,25 +216,26 @@ def test_a_handler_that_saves_while_it_interrupts_fit(strategy, tmp_path):
         np.testing.assert_array_equal(*both.get_weights())
 
 
-def test_reads_in_garbage_collections_during_a_step(strategy):
-    """There a signal handler may run too: a collection may start while the program is launched."""
+def test_garbage_collections_during_a_step_see_its_state(strategy):
+    """A signal handler may run in one: the arrays before or after the step are there."""
     model = make(strategy, dense(1, use_bias=False))
     model.fit(X, Y, batch_size=4, epochs=1, verbose=0)
     seen, before = [], gc.get_threshold()
 
-    def read(phase, info):
-        seen.append(int(model.optimizer.iterations))
+    def look(phase, info):  # without JAX, which may crash in a collection on Python 3.11
+        attempt = model_state._latest.get(model)
+        if attempt is not None and attempt.running:
+            seen.append(bool(attempt.finished) or not attempt._before[0][0].is_deleted())
 
-    gc.callbacks.append(read)
+    gc.callbacks.append(look)
     try:
         gc.set_threshold(1)
         model.fit(X, Y, batch_size=4, epochs=1, verbose=0)
     finally:
         gc.set_threshold(*before)
-        gc.callbacks.remove(read)
-    assert len(seen) > 100
-    assert seen == sorted(seen)
-    assert set(seen) == {4, 5, 6, 7, 8}
+        gc.callbacks.remove(look)
+    assert len(seen) > 20
+    assert all(seen)
 
 
 def test_reads_in_a_handler_that_interrupts_the_first_run_of_a_program(strategy, monkeypatch):
