@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import stratagem as sg
+from stratagem._src.input import repeatable_order
 from stratagem._src.input.sources import as_source
 
 
@@ -82,6 +83,77 @@ def test_objects_that_look_like_tf_data(strategy):
     distributed = strategy.experimental_distribute_dataset(TensorFlowLike())
     assert len(distributed) == 2
     assert rows(distributed) == EXPECTED
+
+
+class Loader:
+    """Like torch's DataLoader: batches in the order of a sampler, which may have a generator."""
+
+    def __init__(self, **sampler):
+        self.sampler = type("RandomSampler", (), sampler)()
+        self.batch_sampler = type("BatchSampler", (), {"sampler": self.sampler})()
+
+    def __iter__(self):
+        return iter(BATCHES)
+
+    def __len__(self):
+        return len(BATCHES)
+
+
+def save(strategy, dataset, tmp_path):
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    next(iterator)
+    path = sg.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
+    restored = iter(strategy.experimental_distribute_dataset(dataset))
+    sg.train.Checkpoint(iterator=restored).restore(path)
+    return rows(restored)
+
+
+def test_a_position_in_a_random_order_is_not_saved(strategy, tmp_path):
+    with pytest.raises(sg.errors.UnsupportedError, match=r"manual_seed\(epoch\)"):
+        save(strategy, Loader(generator=None), tmp_path)
+    from_function = strategy.distribute_datasets_from_function(lambda _: Loader(generator=None))
+    with pytest.raises(sg.errors.UnsupportedError, match="repeat and skip examples"):
+        iter(from_function).get_state()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "is_warned"),
+    [
+        (Loader(), False),
+        (Loader(generator=object()), False),
+        (BATCHES, False),
+        (sg.data.Dataset.from_tensor_slices(np.arange(8, dtype=np.float32)).batch(4), False),
+        (TensorFlowLike(), True),
+    ],
+    ids=["sequential", "seeded", "list", "own", "unknown"],
+)
+def test_a_position_in_an_unknown_order_is_saved_with_a_warning(
+    strategy, tmp_path, caplog, monkeypatch, dataset, is_warned
+):
+    monkeypatch.setattr(repeatable_order, "_warned", [])
+    assert save(strategy, dataset, tmp_path) == EXPECTED[1:]
+    assert ("the number of elements read" in caplog.text) == is_warned
+
+
+@pytest.mark.peer("torch")
+def test_the_position_in_a_torch_loader_that_shuffles(strategy, tmp_path):
+    import torch
+
+    def loader(**options):
+        return torch.utils.data.DataLoader(torch.arange(8.0), batch_size=4, **options)
+
+    def seeded():
+        return loader(shuffle=True, generator=torch.Generator().manual_seed(0))
+
+    with pytest.raises(sg.errors.UnsupportedError, match="RandomSampler without a generator"):
+        save(strategy, loader(shuffle=True), tmp_path)
+    for make in (loader, seeded):
+        iterator = iter(strategy.experimental_distribute_dataset(make()))
+        next(iterator)
+        state, expected = iterator.get_state(), rows(iterator)
+        again = iter(strategy.experimental_distribute_dataset(make()))
+        again.set_state(state)
+        assert rows(again) == expected
 
 
 @pytest.mark.peer("torch")

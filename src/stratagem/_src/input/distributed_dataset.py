@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stratagem._src.core.errors import CardinalityError, InvalidArgumentError
@@ -19,7 +19,7 @@ from stratagem._src.input.input_facts import element_types, input_facts
 from stratagem._src.input.input_options import InputOptions, InputReplicationMode
 from stratagem._src.input.pairing import Pairing, pair_datasets
 from stratagem._src.input.sharding import shard_for_worker, with_common_order
-from stratagem._src.input.sources import as_source
+from stratagem._src.input.sources import Source, as_source
 from stratagem._src.input.specs import distributed_spec, is_static, with_rows
 from stratagem._src.input.splitting import WorkerPosition
 from stratagem._src.input.worker_input import PerReplicaSteps, WorkerInput
@@ -53,7 +53,9 @@ class DistributedDataset(LoopedOver):
         num_steps: int | None,
         element_spec: ElementSpec,
         pairing: Pairing | None,
+        sources: Sequence[Source],
     ) -> None:
+        self._sources = sources
         self._input = worker_input
         self._group = group
         self._options = options
@@ -67,7 +69,9 @@ class DistributedDataset(LoopedOver):
             frame.refuse_to_loop(self)
         place = place_steps_on(self._group, self._options, self._element_spec, self._pairing)
         buffer_size = self._options.experimental_per_replica_buffer_size
-        return DistributedIterator(self._input, place, buffer_size, self._element_spec)
+        return DistributedIterator(
+            self._input, place, buffer_size, self._element_spec, self._sources
+        )
 
     def __len__(self) -> int:
         if self._num_steps is None:
@@ -123,6 +127,7 @@ def distribute_dataset(
         num_steps=count if position.num_workers == 1 else None,
         element_spec=None if spec is None else distributed_spec(spec, group, _divided_by(position)),
         pairing=pairing,
+        sources=[source],
     )
 
 
@@ -173,6 +178,7 @@ def distribute_from_function(
         num_steps=num_steps,
         element_spec=distributed_spec(specs[0], group, part) if specs else None,
         pairing=pairing,
+        sources=sources,
     )
 
 

@@ -25,7 +25,8 @@ from stratagem._src.variables import frames, transactions
 
 if TYPE_CHECKING:
     from stratagem._src.input.device_steps import PlaceSteps
-    from stratagem._src.input.worker_input import HostSteps, WorkerInput
+    from stratagem._src.input.sources import Source
+from stratagem._src.input.worker_input import HostSteps, WorkerInput
 
 __all__ = ["DistributedIterator"]
 
@@ -48,9 +49,15 @@ class DistributedIterator(DrawableIterator):
     """
 
     def __init__(
-        self, worker_input: WorkerInput, place: PlaceSteps, buffer_size: int, spec: ElementSpec
+        self,
+        worker_input: WorkerInput,
+        place: PlaceSteps,
+        buffer_size: int,
+        spec: ElementSpec,
+        sources: Sequence[Source],
     ) -> None:
         self._input = worker_input
+        self._sources = sources
         self._place = place
         self._buffer_size = buffer_size
         self._spec = spec
@@ -200,7 +207,13 @@ class DistributedIterator(DrawableIterator):
         return self._spec
 
     def get_state(self) -> Any:
-        """Returns a small JSON-able value that records which elements have been drawn."""
+        """Returns a small JSON-able value that records which elements have been drawn.
+
+        Raises:
+            UnsupportedError: If the order of the elements is random and cannot be repeated.
+        """
+        for source in self._sources:
+            source.check_repeatable()
         with self._lock:
             return {"distributed": self._state}
 

@@ -17,6 +17,7 @@ from stratagem._src.core.types import IteratorState, Leaf
 from stratagem._src.data.dataset import Dataset
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.plan.aligned_arrays import copy_of
+from stratagem._src.input.repeatable_order import check_repeatable
 
 __all__ = ["Source", "SourceIterator", "as_source"]
 
@@ -43,6 +44,13 @@ class Source(Protocol):
     def num_elements(self) -> int | None:
         """Returns the number of elements, or ``None`` if it is unknown or infinite."""
 
+    def check_repeatable(self) -> None:
+        """Checks that a state which is saved leads back to the same elements.
+
+        Raises:
+            UnsupportedError: If the source is known to yield others each time.
+        """
+
 
 class _DatasetSource:
     def __init__(self, dataset: Dataset) -> None:
@@ -58,12 +66,18 @@ class _DatasetSource:
         count = self.dataset.cardinality()
         return count if count >= 0 else None
 
+    def check_repeatable(self) -> None:
+        """Does nothing: its state records the order."""
+
 
 class _IterableSource:
     """Any iterable. Its state is the number of elements read; resuming reads and drops these again."""
 
-    def __init__(self, make: Callable[[], Iterable[Any]], what: str, count: int | None) -> None:
+    def __init__(
+        self, make: Callable[[], Iterable[Any]], what: str, count: int | None, dataset: DatasetLike
+    ) -> None:
         self._make = make
+        self._dataset = dataset
         self._what = what
         self._count = count
 
@@ -79,6 +93,9 @@ class _IterableSource:
 
     def num_elements(self) -> int | None:
         return self._count
+
+    def check_repeatable(self) -> None:
+        check_repeatable(self._dataset)
 
 
 class _CountingIterator:
@@ -116,10 +133,10 @@ def as_source(dataset: DatasetLike) -> Source:
         return _DatasetSource(dataset)
     what = f"a {type(dataset).__module__}.{type(dataset).__qualname__}"
     if hasattr(dataset, "as_numpy_iterator"):
-        return _IterableSource(dataset.as_numpy_iterator, what, _length(dataset))
+        return _IterableSource(dataset.as_numpy_iterator, what, _length(dataset), dataset)
     if isinstance(dataset, (np.ndarray, jax.Array)):
         batch = owned(dataset, copy_of) if isinstance(dataset, np.ndarray) else dataset
-        return _IterableSource(lambda: [batch], "an array", 1)
+        return _IterableSource(lambda: [batch], "an array", 1, batch)
     if isinstance(dataset, Iterator):
         return _once(dataset, what)
     if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
@@ -127,7 +144,7 @@ def as_source(dataset: DatasetLike) -> Source:
             "A dataset to distribute must be a stratagem.data.Dataset, a dataset of tf.data, Grain or "
             f"PyTorch, or an iterable of batches, got {what}."
         )
-    return _IterableSource(lambda: dataset, what, _length(dataset))
+    return _IterableSource(lambda: dataset, what, _length(dataset), dataset)
 
 
 def _once(iterator: Iterator[Any], what: str) -> Source:
@@ -143,7 +160,7 @@ def _once(iterator: Iterator[Any], what: str) -> Source:
         taken = True
         return iterator
 
-    return _IterableSource(make, what, None)
+    return _IterableSource(make, what, None, iterator)
 
 
 def _length(dataset: DatasetLike) -> int | None:
