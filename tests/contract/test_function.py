@@ -91,6 +91,17 @@ def test_numbers_that_change_are_warned_about(caplog):
     assert step.experimental_get_tracing_count() == count + 1
 
 
+def test_shapes_that_change_are_warned_about(caplog):
+    step = sg.function(lambda x: x + 1)
+    for i in range(9):
+        step(np.ones(i, np.float32))
+    assert not caplog.records
+    for i in range(9, 14):
+        step(np.ones(i, np.float32))
+    [record] = caplog.records
+    assert "compiled 10 times for different shapes" in record.getMessage()
+
+
 def test_variables_as_arguments(strategy):
     v, w = make(strategy, 1.0), make(strategy, 10.0)
 

@@ -44,6 +44,7 @@ __all__ = ["Function", "function"]
 
 _logger = logging.getLogger("stratagem")
 _RETRACES_TO_WARN = 6
+_SHAPES_TO_WARN = 10
 _FIRST = "first call"
 _MAX_LOOPING_SIGNATURES = 64
 
@@ -307,7 +308,18 @@ class Function(CompiledFunction):
             return made
 
     def _warn_of_retracing(self, inputs: CallInputs) -> None:
-        self._number_traces += inputs.num_python_numbers() > 0
+        if not inputs.num_python_numbers():
+            other_traces = self._num_traces - self._number_traces
+            if other_traces == _SHAPES_TO_WARN:
+                _logger.warning(
+                    "%r has been compiled %d times for different shapes, dtypes or objects in its arguments "
+                    "or elements; each new one compiles again. Pad to a few shapes, or batch with "
+                    "drop_remainder=True; pass values that change as arrays.",
+                    self,
+                    other_traces,
+                )
+            return
+        self._number_traces += 1
         if self._number_traces == _RETRACES_TO_WARN:
             _logger.warning(
                 "%r has been compiled %d times for different Python numbers in its arguments. Pass "

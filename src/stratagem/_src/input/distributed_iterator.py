@@ -65,10 +65,14 @@ class DistributedIterator(DrawableIterator):
         self._state: Any = None
         # Elements that were put back, the next one first, each with the state after it.
         self._returned: collections.deque[tuple[Any, Any]] = collections.deque()
+        self._checked: tuple[IteratorState, HostSteps] | None = None
         self._open(None)
 
     def _open(self, state: IteratorState) -> None:
-        steps = self._input(state)
+        checked, self._checked = self._checked, None
+        # Not twice: it may read all elements up to the state, and a loader draws from its generator.
+        is_checked = checked is not None and checked[0] == state
+        steps = checked[1] if checked is not None and is_checked else self._input(state)
         self._state = steps.state
         self._returned.clear()
         self._steps: HostSteps | None = steps
@@ -246,7 +250,7 @@ class DistributedIterator(DrawableIterator):
             raise InvalidArgumentError(
                 f"state must be what get_state of a DistributedIterator returned, got {state!r}."
             )
-        self._input(state["distributed"])
+        self._checked = (state["distributed"], self._input(state["distributed"]))
 
     def current_state(self) -> Any:
         """Returns the state of the input, for ``put_back``."""

@@ -82,7 +82,7 @@ class _IterableSource:
         self._count = count
 
     def open(self, state: IteratorState) -> _CountingIterator:
-        iterator = _CountingIterator(iter(self._make()))
+        iterator = _CountingIterator(self._make)
         skipped = sum(1 for _ in itertools.islice(iterator, state or 0))
         if skipped < (state or 0):
             raise InvalidArgumentError(
@@ -99,8 +99,11 @@ class _IterableSource:
 
 
 class _CountingIterator:
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
+    """Counts elements. ``iter`` waits for the first draw: in a loader it may draw from a generator."""
+
+    def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
+        self._make = make
+        self._iterator: Iterator[Any] | None = None
         self._count = 0
 
     def __iter__(self) -> Self:
@@ -112,6 +115,8 @@ class _CountingIterator:
         return structures.map_structure(_to_numpy, element)
 
     def _next(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._make())
         element = next(self._iterator)
         self._count += 1
         return element
