@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import stratagem as sg
+from stratagem._src.training import precision_policy
 
 ex = sg.distribute.experimental
 RANDOM = np.random.default_rng(0)
@@ -177,6 +178,21 @@ def test_a_step_that_overflows_is_skipped():
     np.testing.assert_array_equal(w.numpy(), 1)
     [scale] = [v for v in optimizer.variables if "loss_scale" in v.name]
     assert (float(scale), int(optimizer.iterations)) == (2.0**14, 0)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_precision_in_which_nothing_is_computed_is_noticed_once(caplog, monkeypatch, own):
+    monkeypatch.setattr(precision_policy, "_computed_in", set())
+    monkeypatch.setattr(precision_policy, "_warned", set())
+    w = sg.Variable(jnp.ones(3))
+    for policy in ("mixed_bfloat16", "float32"):
+        optimizer = sg.train.Optimizer(optax.sgd(0.1), precision=policy)
+        differentiate = optimizer.value_and_grad if own else sg.value_and_grad
+        for _ in range(2):
+            optimizer.apply(differentiate(lambda: jnp.sum(w.value()), w)()[1], w)
+    assert ["its value_and_grad was not used" in text for text in caplog.messages] == [True] * (
+        not own
+    )
 
 
 def test_refused_policies():

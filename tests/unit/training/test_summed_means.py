@@ -91,6 +91,28 @@ def test_no_warning_where_nothing_is_too_large(strategy, caplog):
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize("name", ["compute_average_loss", "given_size", "divided_by_global_size"])
+def test_a_share_that_is_averaged_is_noticed_once(strategy, caplog, name):
+    for _ in range(2):
+        train(strategy, SHARES[name], gradient_reduction="mean")
+    [warning] = caplog.messages
+    assert "the gradients are 1/2 of those of the global batch" in warning
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *MEANS.values(),
+        lambda losses: 0.5 * jnp.mean(losses),
+        lambda losses: jnp.mean(losses) / 2,
+        lambda losses: jnp.mean(jnp.stack([losses, losses], 1)),
+    ],
+)
+def test_means_that_are_averaged_are_right(strategy, caplog, loss):
+    train(strategy, loss, gradient_reduction="mean")
+    assert caplog.messages == []
+
+
 def test_other_reductions_are_refused():
     with pytest.raises(ValueError, match=r'"sum" or "mean"'):
         sg.train.Optimizer(optax.sgd(0.1), gradient_reduction="max")

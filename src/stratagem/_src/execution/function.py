@@ -312,9 +312,9 @@ class Function(CompiledFunction):
             other_traces = self._num_traces - self._number_traces
             if other_traces == _SHAPES_TO_WARN:
                 _logger.warning(
-                    "%r has been compiled %d times for different shapes, dtypes or objects in its arguments "
-                    "or elements; each new one compiles again. Pad to a few shapes, or batch with "
-                    "drop_remainder=True; pass values that change as arrays.",
+                    "%r has been compiled %d times for different shapes, dtypes or objects in its "
+                    "arguments or elements; each new one compiles again. Pad to a few shapes, or batch "
+                    "with drop_remainder=True; pass values that change as arrays.",
                     self,
                     other_traces,
                 )

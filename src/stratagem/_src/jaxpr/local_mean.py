@@ -1,9 +1,9 @@
-"""``is_local_mean``: recognizes a loss that is the mean over the examples of one replica."""
+"""Recognizes a loss that is the mean over one replica's examples, or its share of the global mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stratagem._src.core.types import Tensor
 from stratagem._src.jax_compat.primitives import (
@@ -17,7 +17,7 @@ from stratagem._src.jax_compat.primitives import (
 from stratagem._src.jax_compat.tracer_producer import Producer
 from stratagem._src.jaxpr.traced_value import TRANSPARENT, TracedValue
 
-__all__ = ["is_local_mean"]
+__all__ = ["is_global_share", "is_local_mean"]
 
 _MAX_OPERATIONS = 200
 
@@ -25,42 +25,67 @@ _MAX_OPERATIONS = 200
 def is_local_mean(loss: Tensor, num_replicas: int) -> bool:
     """Returns whether a traced scalar is, or contains as a term, a mean over one replica's examples.
 
-    It follows the operations that computed the scalar backwards, through casts, signs, sums of terms and
-    factors that are numbers, to a sum over an array. That sum is a mean if it is divided by the number of
-    its elements, or by the size of its first dimension. A sum that is divided by the size of the *global*
-    batch, as in ``compute_average_loss``, is not, nor is anything that this function does not understand.
+    That is a sum over an array, divided by the number of its elements or by the size of its first
+    dimension. A sum that is divided by the size of the *global* batch, as in ``compute_average_loss``, is
+    not, nor is anything that this function does not understand.
 
     Args:
         loss: The scalar; ``False`` if it is not traced.
         num_replicas: Number of replicas, to recognize a global batch size.
     """
-    pending: list[tuple[TracedValue, float]] = [(TracedValue(loss), 1.0)]
+    return any(
+        _is_mean(shape, math.prod(divisors), num_replicas) for shape, divisors in _find_sums(loss)
+    )
+
+
+def is_global_share(loss: Tensor, num_replicas: int) -> bool:
+    """Returns whether a traced scalar has a sum over one replica's examples, divided by the global batch.
+
+    Only if one division does so: ``0.5 * jnp.mean(x)`` is a mean, also where there are two replicas.
+
+    Args:
+        loss: The scalar; ``False`` if it is not traced.
+        num_replicas: Number of replicas.
+    """
+    return any(
+        shape and any(_is_global_size(divisor, shape, num_replicas) for divisor in divisors)
+        for shape, divisors in _find_sums(loss)
+    )
+
+
+def _is_global_size(divisor: float, shape: tuple[int, ...], num_replicas: int) -> bool:
+    own = (shape[0], math.prod(shape))
+    return divisor not in own and divisor in [num_replicas * size for size in own]
+
+
+def _find_sums(loss: Tensor) -> Iterator[tuple[tuple[int, ...], list[float]]]:
+    """Yields the shape of each sum over a whole array in a scalar, with the divisors of the sum.
+
+    It follows the operations that computed the scalar backwards, through casts, signs, sums of terms and
+    factors that are numbers, to sums over arrays.
+    """
+    pending: list[tuple[TracedValue, list[float]]] = [(TracedValue(loss), [])]
     for _ in range(_MAX_OPERATIONS):
         if not pending:
-            return False
-        value, divisor = pending.pop()
+            return
+        value, divisors = pending.pop()
         found = value.producer()
         if found is None:
             continue
         operation, operands = found
         name = operation.primitive
         if name in TRANSPARENT or name == NEG:
-            pending.append((operands[0], divisor))
+            pending.append((operands[0], divisors))
         elif name in ADDITIONS:
-            pending += [(operand, divisor) for operand in operands]
+            pending += [(operand, divisors) for operand in operands]
         elif name == DIV and operands[1].number:
-            pending.append((operands[0], divisor * operands[1].number))
+            pending.append((operands[0], [*divisors, operands[1].number]))
         elif name == MUL:
             for operand, factor in (operands, operands[::-1]):
                 if factor.number:
-                    pending.append((operand, divisor / factor.number))
-        elif (
-            name in (REDUCE_SUM, DOT_GENERAL)
-            and _sums_everything(operation, operands)
-            and _is_mean(operands[0].shape, divisor, num_replicas)
-        ):
-            return True
-    return False
+                    pending.append((operand, [*divisors, 1 / factor.number]))
+        elif name in (REDUCE_SUM, DOT_GENERAL) and _sums_everything(operation, operands):
+            yield operands[0].shape, divisors
 
 
 def _sums_everything(operation: Producer, operands: Sequence[TracedValue]) -> bool:

@@ -33,10 +33,14 @@ from stratagem._src.training.local_optimizer_step import LocalOptimizerStep
 from stratagem._src.training.loss_scaling import LossScale
 from stratagem._src.training.optimizer_state import RestoredState, StateEntry
 from stratagem._src.training.optimizer_step import OptimizerStep, scaled
-from stratagem._src.training.precision_policy import PrecisionPolicy, differentiate_in
+from stratagem._src.training.precision_policy import (
+    PrecisionPolicy,
+    differentiate_in,
+    warn_of_full_precision,
+)
 from stratagem._src.training.server_updates import ServerUpdates, check_on_servers, received
 from stratagem._src.training.state_variables import StateVariables
-from stratagem._src.training.summed_means import warn_of_large_sums
+from stratagem._src.training.summed_means import warn_of_large_sums, warn_of_small_means
 from stratagem._src.training.weight_decay_filter import WeightDecayFilter
 from stratagem._src.values.array_operators import array_of, operand_of
 from stratagem._src.values.mirrored import Mirrored
@@ -394,6 +398,7 @@ class Optimizer:
         if skip_gradients_aggregation:
             experimental_aggregate_gradients = False
         gradients, variables = split_pairs(grads_and_vars)
+        warn_of_full_precision(self.precision, self.name)
         replica = context.get_replica_context()
         if replica is None or replica.num_replicas_in_sync == 1:
             self._apply(gradients, variables)
@@ -406,6 +411,8 @@ class Optimizer:
         arrays = [as_arrays(g, v) for g, v in zip(gradients, variables, strict=True)]
         num_replicas = replica.num_replicas_in_sync
         if self._recipe.gradient_reduction is ReduceOp.MEAN:
+            if experimental_aggregate_gradients:
+                warn_of_small_means(self.name, gradients, num_replicas)
             if accumulates:  # sums of several calls: the mean is taken before
                 arrays = [scaled(gradient, 1 / num_replicas) for gradient in arrays]
         elif experimental_aggregate_gradients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,11 @@ from stratagem._src.values.array_operators import ArrayOperators, operand_of
 from stratagem._src.values.regroup import is_array
 from stratagem._src.variables.variable import Variable
 
-__all__ = ["PrecisionPolicy", "differentiate_in"]
+__all__ = ["PrecisionPolicy", "differentiate_in", "warn_of_full_precision"]
+
+_logger = logging.getLogger("stratagem")
+_computed_in: set[PrecisionPolicy] = set()
+_warned: set[str] = set()
 
 _NAMED: dict[str, tuple[str, str | None]] = {
     "mixed_bfloat16": ("bfloat16", None),
@@ -116,6 +121,7 @@ def differentiate_in(
         cast_argnums: The arguments that are cast. Default: the first.
         loss_scale: Returns the current loss scale; ``None`` without one.
     """
+    _computed_in.add(policy)
     numbers = (cast_argnums,) if isinstance(cast_argnums, int) else cast_argnums
 
     @functools.wraps(fn)
@@ -131,6 +137,26 @@ def differentiate_in(
 
     precision = Precision(policy.compute_dtype, policy.casts, loss_scale)
     return gradient_function(in_compute_dtype, variables, has_aux, None, precision)
+
+
+def warn_of_full_precision(policy: PrecisionPolicy | None, name: str) -> None:
+    """Logs once that nothing is computed in an optimizer's precision: its ``value_and_grad`` is not used.
+
+    Args:
+        policy: The precision of the optimizer, if it has one.
+        name: The optimizer's name.
+    """
+    if policy is None or policy in _computed_in or policy.compute_dtype == jnp.float32:
+        return
+    if name not in _warned:
+        _warned.add(name)
+        _logger.warning(
+            "Optimizer %r has precision %s, but its value_and_grad was not used: the loss was computed in "
+            "the dtype of the variables. Use optimizer.value_and_grad in place of sg.value_and_grad or a "
+            "tape.",
+            name,
+            policy.compute_dtype.name,
+        )
 
 
 def _is_floating(array: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Warns of gradients that are too large by the number of replicas, because they are summed over them."""
+"""Warns of gradients that are too large, or too small, by the number of replicas."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
-from stratagem._src.jaxpr.local_mean import is_local_mean
+from stratagem._src.jaxpr.local_mean import is_global_share, is_local_mean
 from stratagem._src.variables import frames
 from stratagem._src.variables.frames import ReducedGradient, StateFrame
 
-__all__ = ["warn_of_large_sums"]
+__all__ = ["warn_of_large_sums", "warn_of_small_means"]
 
 _logger = logging.getLogger("stratagem")
 _warned: set[str] = set()
@@ -27,6 +27,13 @@ _SUMMED_TWICE = (
     "The gradients given to Optimizer %r are all-reduced over %d replicas already, and it sums them over "
     "the replicas again: they are %d times as large as those of the global batch. Leave out the "
     "all_reduce, or pass skip_gradients_aggregation=True to apply_gradients%s."
+)
+
+_AVERAGED_SHARES = (
+    "The loss is divided by the global batch size, as sg.nn.compute_average_loss does, and Optimizer %r "
+    'has gradient_reduction="mean", which divides by the %d replicas again: the gradients are 1/%d of '
+    "those of the global batch. Leave gradient_reduction out, or use the mean over the replica's own "
+    "examples."
 )
 
 
@@ -59,9 +66,33 @@ def warn_of_large_sums(
             _logger.warning(message, name, num_replicas, num_replicas, option)
 
 
-def _are_means(frame: StateFrame, gradients: Sequence[Any], num_replicas: int) -> bool:
+def warn_of_small_means(name: str, gradients: Sequence[Any], num_replicas: int) -> None:
+    """Logs once, in the first process, that gradients are divided by the number of replicas twice.
+
+    Only if the traced program shows it.
+
+    Args:
+        name: The optimizer's name.
+        gradients: The replica's gradients.
+        num_replicas: Number of replicas over which they are averaged.
+    """
+    frame = frames.current_frame()
+    if frame is None or _AVERAGED_SHARES in _warned:
+        return
+    if not any(is_global_share(loss, num_replicas) for loss in _losses(frame, gradients)):
+        return
+    _warned.add(_AVERAGED_SHARES)
+    if jax.process_index() == 0:
+        _logger.warning(_AVERAGED_SHARES, name, num_replicas, num_replicas)
+
+
+def _losses(frame: StateFrame, gradients: Sequence[Any]) -> list[Any]:
     losses = {id(loss): loss for g in gradients if (loss := frame.loss_of(g)) is not None}
-    return any(is_local_mean(loss, num_replicas) for loss in losses.values())
+    return list(losses.values())
+
+
+def _are_means(frame: StateFrame, gradients: Sequence[Any], num_replicas: int) -> bool:
+    return any(is_local_mean(loss, num_replicas) for loss in _losses(frame, gradients))
 
 
 def _are_sums(frame: StateFrame, gradients: Sequence[Any], num_replicas: int) -> bool:
