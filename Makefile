@@ -15,7 +15,7 @@ PEERS_READY := $(PEERS_VENV)/.ready
 # pytest every test: 6 s in each of its processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs test-site demo demo-async test test-all test-fast test-peers test-slurm test-launchers test-ray test-hosts test-compilers release-check lint types bench bench-page bench-peers soak clean
+.PHONY: docs test-site demo demo-async test test-all test-fast test-peers test-slurm test-launchers test-ray test-hosts test-jax test-compilers release-check lint types bench bench-page bench-peers soak clean
 
 demo: $(READY)
 	$(BIN)/python examples/digits_loop.py
@@ -59,6 +59,20 @@ $(RAY_VENV)/.ready: pyproject.toml
 	$(RAY_VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(RAY_VENV)/bin/python -m pip install --quiet --editable '.[ray]' hypothesis optax psutil pytest pytest-timeout
 	touch $(RAY_VENV)/.ready
+
+# Another Python and JAX: `make test-jax JAX_PYTHON=python3.12 JAX_VERSION=0.11.2`; without JAX_VERSION the newest.
+JAX_PYTHON ?= python3.13
+JAX_VERSION ?=
+JAX_TESTS ?= tests/unit tests/contract tests/spec
+JAX_VENV := .venv-jax-$(notdir $(JAX_PYTHON))-$(or $(JAX_VERSION),newest)
+test-jax: $(JAX_VENV)/.ready
+	$(JAX_VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" $(JAX_TESTS)
+
+$(JAX_VENV)/.ready: pyproject.toml
+	$(JAX_PYTHON) -m venv $(JAX_VENV)
+	$(JAX_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(JAX_VENV)/bin/python -m pip install --quiet --editable '.[dev]' $(if $(JAX_VERSION),'jax==$(JAX_VERSION)')
+	touch $(JAX_VENV)/.ready
 
 # Our steps, compiled for TPUs and GPUs by XLA's own compilers. No such device is needed.
 COMPILERS_VENV := .venv-compilers
@@ -149,4 +163,4 @@ $(PEERS_READY): pyproject.toml
 	touch $(PEERS_READY)
 
 clean:
-	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) $(COMPILERS_VENV) .site .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) $(DOCS_VENV) $(PEERS_VENV) $(COMPILERS_VENV) .venv-jax-* .site .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

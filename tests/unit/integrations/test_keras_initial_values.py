@@ -38,7 +38,10 @@ def test_values_are_those_of_keras(name):
     initializer = make() if name in ("zeros", "ones") else make(seed=11)
     shape = (2, 5, 17) if name == "orthogonal_wide" else (3, 3, 8, 5)
     value = host_value(initializer, shape, "float32")
-    assert value is not None
+    if value is None:
+        assert not host_random.KNOWN_ROUNDING
+        assert "orthogonal" in name or "normal" in name or "untruncated" in name
+        return
     assert_same_bits(value, initializer(shape, dtype="float32"))
 
 
@@ -67,9 +70,9 @@ def test_values_of_random_shapes_are_those_of_keras(seed):
         initializer = (
             make() if make in (made.Zeros, made.Ones) else make(seed=int(random.integers(9)))
         )
-        assert_same_bits(
-            host_value(initializer, shape, "float32"), initializer(shape, dtype="float32")
-        )
+        value = host_value(initializer, shape, "float32")
+        if value is not None:
+            assert_same_bits(value, initializer(shape, dtype="float32"))
 
 
 def test_the_rest_is_left_to_keras():

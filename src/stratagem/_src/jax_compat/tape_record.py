@@ -45,8 +45,8 @@ class Record:
         if tape_internals.MISSING is not None:
             raise UnsupportedError(
                 "GradientTape needs internals of JAX that version "
-                f"{jax.__version__} does not have ({tape_internals.MISSING}). Install jax 0.10, or use "
-                "stratagem.value_and_grad, which does not need them."
+                f"{jax.__version__} does not have ({tape_internals.MISSING}). Install jax 0.10 to 0.12, or "
+                "use stratagem.value_and_grad, which does not need them."
             )
         self._program = pe.DynamicJaxprTrace(_debug_info(), auto_dce=True)
         self._program.tag = core.TraceTag()

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from stratagem._src.jax_compat.host_random import (
+    KNOWN_ROUNDING,
     host_normal,
     host_truncated_normal,
     host_uniform,
@@ -110,6 +111,8 @@ def _checked(value: _Array | None) -> _Array:
 
 def _qr(matrix: _Array) -> tuple[_Array, _Array]:
     """Returns the decomposition by the library that XLA calls on CPU, SciPy's LAPACK, in the same way."""
+    if not KNOWN_ROUNDING:
+        raise _NotOnHostError
     # Imported here, because it takes long and few models need it.
     from scipy.linalg import lapack
 
