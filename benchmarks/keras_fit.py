@@ -1,5 +1,7 @@
 """Keras ``fit`` under ``MirroredStrategy`` against one device and ``keras.distribution.DataParallel``.
 
+Also under ``CentralStorageStrategy``, and on parameter servers, in steps of all workers per second.
+
 All sides train the same model on the same arrays with the same batches, input and callbacks included,
 each in a process of its own. Rounds of the sides are interleaved; a figure is the median time of a step.
 With ``--tensorflow-python`` naming an interpreter that has TensorFlow, its Keras runs under its
@@ -26,6 +28,11 @@ from typing import Any, NamedTuple
 os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
+from keras_fit_servers import (
+    NUM_WORKERS,
+    steps_per_second,
+    tensorflow_steps_per_second,
+)
 from keras_models import STEPS, fit, make_data, make_model
 
 import stratagem as sg
@@ -44,7 +51,11 @@ CASES = {
     "images": Case("2 convolutions, 28x28, batch normalisation", 1.0),
     "sequence": Case("embedding, LSTM of 32, 20 tokens", 1.0),
 }
-SIDES = ("one device", "DataParallel", "stratagem")
+STRATEGIES: dict[str, Callable[[list[str]], sg.distribute.Strategy]] = {
+    "stratagem": sg.distribute.MirroredStrategy,
+    "central storage": lambda devices: sg.distribute.CentralStorageStrategy(devices, "CPU:0"),
+}
+SIDES = ("one device", "DataParallel", *STRATEGIES)
 
 
 def take_part(side: str, name: str, num_replicas: int) -> None:
@@ -55,8 +66,8 @@ def take_part(side: str, name: str, num_replicas: int) -> None:
     scope: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     if side == "DataParallel":
         scope = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False).scope
-    if side == "stratagem":
-        scope = sg.distribute.MirroredStrategy([device.upper() for device in devices]).scope
+    if side in STRATEGIES:
+        scope = STRATEGIES[side]([device.upper() for device in devices]).scope
     with scope():
         model = make_model(name)
     for _ in sys.stdin:
@@ -146,6 +157,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--replicas", nargs="*", type=int, default=[1, 2, 4])
+    parser.add_argument("--workers", nargs="*", type=int, default=list(NUM_WORKERS))
     parser.add_argument("--tensorflow-python", help="an interpreter that has TensorFlow")
     parser.add_argument("--take-part", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -155,14 +167,15 @@ def main() -> None:
         return
     print(
         f"{'model':44} devices  one device  DataParallel  stratagem  of DataParallel  limit"
-        + ("  tensorflow  of tensorflow" if options.tensorflow_python else "")
+        "  central storage" + ("  tensorflow  of tensorflow" if options.tensorflow_python else "")
     )
     for name in options.cases:
         for num_replicas in options.replicas:
-            (one, parallel, ours), hung = measure(name, num_replicas, options.rounds)
+            (one, parallel, ours, central), hung = measure(name, num_replicas, options.rounds)
             line = (
                 f"{CASES[name].name:44} {num_replicas:7}  {one:7.0f} us    {parallel:7.0f} us"
                 f" {ours:7.0f} us  {ours / parallel:15.2f}  {CASES[name].limit:5.2f}"
+                f"  {central:12.0f} us"
             )
             if options.tensorflow_python:
                 theirs = 1e6 * tensorflow_seconds(
@@ -171,6 +184,27 @@ def main() -> None:
                 line += f"  {theirs:7.0f} us  {ours / theirs:13.2f}"
             hangs = [f"{side} hung {n} times" for side, n in zip(SIDES, hung, strict=True) if n]
             print(line, *hangs, sep="  ", flush=True)
+    if options.workers:
+        print_servers(options)
+
+
+def print_servers(options: argparse.Namespace) -> None:
+    """Prints the steps per second on one parameter server, by number of workers."""
+    print(
+        "\n100,000-row embedding on a server, steps/s  workers      fit  by hand  fit of by hand",
+        end="",
+    )
+    print("  tensorflow by hand  fit of it" if options.tensorflow_python else "")
+    for num_workers in options.workers:
+        figures = steps_per_second(num_workers, options.rounds)
+        fitted, by_hand = figures["fit"], figures["by hand"]
+        line = f"{num_workers:49} {fitted:8.0f} {by_hand:8.0f}  {fitted / by_hand:14.2f}"
+        if options.tensorflow_python:
+            theirs = tensorflow_steps_per_second(
+                options.tensorflow_python, num_workers, options.rounds
+            )
+            line += f"  {theirs:18.0f}  {fitted / theirs:9.2f}"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -200,3 +200,4 @@ def test_the_numbers_are_those_of_tensorflow_under_its_strategy():
 @pytest.mark.peer("tensorflow")
 def test_the_benchmark_has_tensorflow_beside_it():
     assert last_line(str(BENCHMARKS / "keras_fit_tensorflow.py"), "dense", "2", "1") > 0
+    assert last_line(str(BENCHMARKS / "keras_fit_servers_tensorflow.py"), "1", "20", "1") > 0
