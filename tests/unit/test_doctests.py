@@ -9,7 +9,7 @@ import pytest
 import tensorboardX  # noqa: F401  (it sets an environment variable when it is imported)
 
 import stratagem
-import stratagem._src.integrations.keras.elastic_fit  # Keras does, too
+import stratagem.keras  # Keras does, too
 
 
 def has_examples(name):
