@@ -150,3 +150,38 @@ def test_a_model_meets_arrays_that_are_committed_to_a_device(device, in_scope):
     one_device = keras.layers.Embedding(5, 3, mask_zero=True, weights=[embedding.get_weights()[0]])
     masked = one_device(jax.device_put(words, jax.devices()[device]))
     np.testing.assert_allclose(after(masked), after(embedded), rtol=1e-6)
+
+
+class OfOneSize(keras.layers.Layer):
+    """Equals others of its size, and has no hash before its ``__init__`` ends."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def __eq__(self, other):
+        return isinstance(other, OfOneSize) and self.size == other.size
+
+    def __hash__(self):
+        return hash(self.size)
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(shape[-1], self.size))
+
+    def call(self, x):
+        return x @ self.w
+
+
+def test_layers_that_are_equal_belong_to_the_strategies_that_created_them():
+    strategies = [mirrored(2), mirrored(1)]
+    layers = []
+    for strategy in strategies:
+        with strategy.scope():
+            layers.append(OfOneSize(3))
+    for layer, strategy in zip(layers, strategies, strict=True):
+        layer.build((None, 2))
+        assert layer.w.strategy is strategy
+    with strategies[0].scope():
+        model = keras.Sequential([OfOneSize(3), OfOneSize(3)])
+        model.compile("sgd", "mse")
+    assert len(model.fit(X, Y, epochs=2, verbose=0).history["loss"]) == 2

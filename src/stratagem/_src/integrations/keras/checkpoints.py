@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import keras
 import numpy as np
 
 from stratagem._src.core.types import PyTree
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import (
     ABSTRACT_STATE,
@@ -63,7 +63,7 @@ def checkpoint_variables(keras_object: KerasObject) -> dict[str, Variable]:
     return {f"{index:04}": twin_of(v) for index, v in enumerate(keras_object.variables)}
 
 
-_waiting: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+_waiting: WeakIdentityMap[Any, Callable[[Any], None]] = WeakIdentityMap()
 
 
 def restore_when_built(unbuilt: KerasObject, restore: Callable[[Any], None]) -> None:

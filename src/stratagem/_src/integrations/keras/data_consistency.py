@@ -6,7 +6,6 @@ drawn one random number more than another before the data, or reads different fi
 
 from __future__ import annotations
 
-import weakref
 import zlib
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from stratagem._src.core.errors import ReplicaMismatchError
 from stratagem._src.core.types import Leaf, PyTree
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.integrations.keras.keras_internals import KerasModel
 from stratagem._src.mesh.process_monitor import process_monitor
 from stratagem._src.values.mirrored import Mirrored
@@ -112,7 +112,7 @@ class BatchComparison:
                     )
 
 
-_comparisons: weakref.WeakKeyDictionary[Any, BatchComparison] = weakref.WeakKeyDictionary()
+_comparisons: WeakIdentityMap[Any, BatchComparison] = WeakIdentityMap()
 
 
 def comparison_of(model: KerasModel) -> BatchComparison:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import keras
 
 from stratagem._src.core.errors import InvalidArgumentError, VariableError
 from stratagem._src.core.types import PyTree, Tensor
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.integrations.keras.data_step_scope import DataStepScope
 from stratagem._src.integrations.keras.keras_internals import Argument, KerasModel, KerasVariable
 from stratagem._src.integrations.keras.step_function import (
@@ -160,7 +160,7 @@ def _check_assigned(
         )
 
 
-_built: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+_built: WeakIdentityMap[Any, set[str]] = WeakIdentityMap()
 
 
 def is_built_with_step(model: KerasModel, name: str) -> bool:

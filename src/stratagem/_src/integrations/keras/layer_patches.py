@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import keras
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.types import Leaf, PyTree
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.checkpoints import restore_deferred
 from stratagem._src.integrations.keras.host_layer import has_strings, run_on_host
@@ -165,8 +165,8 @@ def _move_to(leaf: Leaf, place: jax.sharding.Sharding) -> Any:
 
 # Maps a trace or replica to the losses of its layers. Weak keys: the losses, which may be tracers, must not
 # outlive the trace or replica.
-_added: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, list[Any]]]
-_added = weakref.WeakKeyDictionary()
+_added: WeakIdentityMap[Any, WeakIdentityMap[Any, list[Any]]]
+_added = WeakIdentityMap()
 
 
 def add_loss(layer: KerasLayer, loss: PyTree) -> None:
@@ -194,7 +194,7 @@ def clear_losses(layer: KerasLayer) -> None:
         added.pop(part, None)
 
 
-def _added_here() -> weakref.WeakKeyDictionary[Any, list[Any]] | None:
+def _added_here() -> WeakIdentityMap[Any, list[Any]] | None:
     if in_stateless_scope():
         return None
     place: Any = frames.current_frame()
@@ -202,7 +202,7 @@ def _added_here() -> weakref.WeakKeyDictionary[Any, list[Any]] | None:
         place = context.get_replica_context()
     if place is None:
         return None
-    return _added.setdefault(place, weakref.WeakKeyDictionary())
+    return _added.setdefault(place, WeakIdentityMap())
 
 
 @functools.wraps(SET_RANDOM_SEED)

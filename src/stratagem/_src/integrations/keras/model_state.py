@@ -21,6 +21,7 @@ import numpy as np
 
 from stratagem._src.core.errors import ContextError
 from stratagem._src.core.types import Tensor
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.integrations.keras.keras_internals import KerasModel, KerasVariable
 from stratagem._src.integrations.keras.trainer_internals import (
     note_state_in_variables,
@@ -233,7 +234,7 @@ class Attempt(Owner):
             raise trained_elsewhere_error(model, self.thread.name)
 
 
-_latest: weakref.WeakKeyDictionary[Any, Attempt] = weakref.WeakKeyDictionary()
+_latest: WeakIdentityMap[Any, Attempt] = WeakIdentityMap()
 
 
 def take_state(

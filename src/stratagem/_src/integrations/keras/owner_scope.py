@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.current_strategy import context
 from stratagem._src.integrations.keras.keras_internals import (
     ADD_METRIC_VARIABLE,
@@ -37,7 +37,7 @@ __all__ = [
     "record_creation",
 ]
 
-_creation_strategies: weakref.WeakKeyDictionary[Any, Strategy] = weakref.WeakKeyDictionary()
+_creation_strategies: WeakIdentityMap[Any, Strategy] = WeakIdentityMap()
 
 
 def install_owner_scopes() -> None:

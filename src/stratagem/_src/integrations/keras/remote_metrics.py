@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import keras
 
 from stratagem._src.core.errors import UnsupportedError
 from stratagem._src.core.types import Jaxpr
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.integrations.keras.keras_internals import (
     Argument,
     KerasObject,
@@ -24,7 +24,7 @@ from stratagem._src.jax_compat.tracing import jax_core
 
 __all__ = ["is_on_servers", "update_on_servers"]
 
-_checked: weakref.WeakSet[Any] = weakref.WeakSet()
+_checked: WeakIdentityMap[Any, bool] = WeakIdentityMap()
 
 
 def is_on_servers(metric: KerasObject) -> bool:
@@ -55,7 +55,7 @@ def update_on_servers(
 
     if metric not in _checked:
         _check_sums(metric, variables, counted)
-        _checked.add(metric)
+        _checked[metric] = True
     zeros = [jnp.zeros(tuple(v.shape), v.dtype) for v in variables]
     for variable, before, after in zip(variables, zeros, counted(zeros), strict=True):
         if after is not before:

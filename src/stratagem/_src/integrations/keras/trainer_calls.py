@@ -6,12 +6,12 @@ import contextlib
 import logging
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stratagem._src.core.fair_lock import FairLock
+from stratagem._src.core.weak_identity_map import WeakIdentityMap
 from stratagem._src.integrations.keras.keras_internals import KerasModel
 from stratagem._src.integrations.keras.model_state import trained_elsewhere_error
 from stratagem._src.strategies.base import Strategy
@@ -111,7 +111,7 @@ class _ModelLock:
         self.thread = ""
 
 
-_model_locks: weakref.WeakKeyDictionary[Any, _ModelLock] = weakref.WeakKeyDictionary()
+_model_locks: WeakIdentityMap[Any, _ModelLock] = WeakIdentityMap()
 
 
 def run_exclusively(model: KerasModel, name: str, call: Callable[[], Result]) -> Result:
