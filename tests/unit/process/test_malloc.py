@@ -104,3 +104,43 @@ def test_the_choice_of_the_user_counts(name, value, monkeypatch):
 def test_other_systems_are_left_alone(monkeypatch):
     monkeypatch.setattr(malloc.sys, "platform", "darwin")
     assert not malloc.malloc_is_ours_to_tune()
+
+
+# Four buffers of 24 MiB that are in use at once: more than the heap of a thread holds in one block.
+_FAULTS_OF_A_STEP = """
+import resource
+import jax.numpy as jnp, numpy as np
+import stratagem as sg
+@sg.function
+def step(x):
+    parts = [jnp.tanh((x + i) @ x[:2048].T) for i in range(4)]
+    return sum(part[::-1] for part in parts)[0, 0]
+x = np.ones((3072, 2), np.float32)
+def run():
+    for _ in range(3):
+        step(x).block_until_ready()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(-run() + run())
+"""
+
+
+def faults_of_steps(**environment: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULTS_OF_A_STEP],
+        # One thread runs all steps: each one gets its own heaps.
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": ":".join(sys.path),
+            "PJRT_NPROC": "1",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_the_temporary_buffers_of_a_step_are_not_faulted_in_again():
+    assert faults_of_steps() < 1_000
+    assert faults_of_steps(XLA_FLAGS="--xla_multiheap_size_constraint_per_heap=-1") > 10_000

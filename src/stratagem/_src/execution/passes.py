@@ -27,9 +27,12 @@ from stratagem._src.execution.remote.reads import find_reads
 from stratagem._src.execution.traced_function import TracedFunction
 from stratagem._src.jax_compat.primitives import PSUM, REDUCE_SCATTER
 from stratagem._src.jaxpr.constant_hoisting import ConstantHoisting
+from stratagem._src.jaxpr.convolutions import rewrite_convolutions
 from stratagem._src.jaxpr.scanned_sums import sum_inside_scans
 from stratagem._src.jaxpr.split_last_dims import merge_split_dims
 from stratagem._src.jaxpr.transposed_dots import remove_transposed_dots
+from stratagem._src.jaxpr.uniform_operands import sum_uniform_products
+from stratagem._src.mesh.logical_devices import PartitionedGroup
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.variable import Variable
@@ -42,6 +45,7 @@ __all__ = [
     "ProgramContext",
     "apply_passes",
     "evaluate",
+    "rewrite_for_one_device",
     "rewrite_for_platform",
     "rewrites_are_on",
 ]
@@ -174,7 +178,11 @@ def guard_host_callbacks(jaxpr: Jaxpr, context: ProgramContext) -> Jaxpr:
 
 def rewrite_for_devices(jaxpr: Jaxpr, context: ProgramContext) -> Jaxpr:
     """Writes operations in the form that XLA compiles to the fastest code on the program's devices."""
-    return rewrite_for_platform(jaxpr, context.traced.platform)
+    platform = context.traced.platform
+    jaxpr = rewrite_for_platform(jaxpr, platform)
+    # The arrays of a replica of several devices are sharded over them.
+    several = isinstance(context.traced.group, PartitionedGroup)
+    return jaxpr if several else rewrite_for_one_device(jaxpr, platform)
 
 
 REWRITES: tuple[Pass[ProgramContext], ...] = (
@@ -189,6 +197,8 @@ def rewrite_for_platform(jaxpr: Jaxpr, platform: str) -> Jaxpr:
 
     A program that later runs on other devices stays right.
     """
+    if platform == "cpu":
+        jaxpr = sum_uniform_products(jaxpr)  # for right results, whatever the switch says
     if not rewrites_are_on():
         return jaxpr
     if platform == "cpu":
@@ -199,6 +209,14 @@ def rewrite_for_platform(jaxpr: Jaxpr, platform: str) -> Jaxpr:
     return sum_inside_scans(
         jaxpr, [REDUCE_SCATTER] if platform == "tpu" else [PSUM, REDUCE_SCATTER]
     )
+
+
+def rewrite_for_one_device(jaxpr: Jaxpr, platform: str) -> Jaxpr:
+    """Returns a jaxpr that computes the same faster, in which each array is on one device, or replicated.
+
+    The pieces of a convolution are slices of the batch, which would cut across a sharded one.
+    """
+    return rewrite_convolutions(jaxpr) if platform == "cpu" and rewrites_are_on() else jaxpr
 
 
 def rewrites_are_on() -> bool:

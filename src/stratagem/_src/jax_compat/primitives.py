@@ -24,6 +24,7 @@ __all__ = [
     "CHECKPOINTS",
     "COND",
     "CONVERT_DTYPE",
+    "CONVOLUTION",
     "CUSTOM_JVP",
     "DEBUG_CALLBACKS",
     "DIV",
@@ -38,6 +39,7 @@ __all__ = [
     "MUL",
     "NEG",
     "OPTIMIZATION_BARRIER",
+    "PICKS_ELEMENTS",
     "PLAIN_REDUCTIONS",
     "PMAX",
     "PMIN",
@@ -117,7 +119,8 @@ UNSYNCHRONIZED_SOURCES = frozenset({AXIS_INDEX, "rng_uniform"})
 SUMS = frozenset({"add", "add_any"})
 ADDITIONS = SUMS | {"sub"}
 DIV, MUL, NEG, INTEGER_POWER = "div", "mul", "neg", "integer_pow"
-DOT_GENERAL, TRANSPOSE, REDUCE_SUM = "dot_general", "transpose", "reduce_sum"
+DOT_GENERAL, CONVOLUTION = "dot_general", "conv_general_dilated"
+TRANSPOSE, REDUCE_SUM = "transpose", "reduce_sum"
 BROADCAST, RESHAPE = "broadcast_in_dim", "reshape"
 PLAIN_REDUCTIONS = frozenset({REDUCE_SUM, "reduce_max", "reduce_min"})
 """Reductions over ``axes`` whose results do not depend on how they are divided, but for rounding."""
@@ -135,6 +138,8 @@ STOP_GRADIENT = "stop_gradient"
 OPTIMIZATION_BARRIER = "optimization_barrier"
 SAME_ELEMENTS = frozenset({BROADCAST, CONVERT_DTYPE, "copy", RESHAPE, "squeeze"})
 """Each element of the result is one of the operand, of another dtype perhaps."""
+PICKS_ELEMENTS = SAME_ELEMENTS | {TRANSPOSE, "rev", "slice", "dynamic_slice"}
+"""Each element of the result is one of the operand, of another dtype perhaps, at any place."""
 ELEMENTWISE = tuple(
     """
     abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e

@@ -24,6 +24,7 @@ from stratagem._src.jax_compat.primitives import (
     RESHAPE,
 )
 from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.jaxpr.equations_of import bind_like, equations_of, is_sharded
 from stratagem._src.jaxpr.walk import all_equations, map_inner_jaxprs
 
 __all__ = ["merge_split_dims"]
@@ -75,7 +76,7 @@ def _rewrite(jaxpr: Jaxpr, shapes: frozenset[Shape]) -> Jaxpr:
     for eqn in jaxpr.eqns:
         eqn = map_inner_jaxprs(eqn, body)
         merged = _merged_operation(eqn, shapes)
-        eqns.extend([eqn] if merged is None else _equations_of(merged, eqn))
+        eqns.extend([eqn] if merged is None else equations_of(merged, eqn))
     is_same = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
     return jaxpr if is_same else jaxpr.replace(eqns=eqns)
 
@@ -85,26 +86,10 @@ def _rewrite_body(shapes: frozenset[Shape], name: str, position: int | None, bod
     return body if jaxpr is body.jaxpr else jax_core().ClosedJaxpr(jaxpr, body.consts)
 
 
-def _equations_of(function: Callable[..., Any], eqn: Equation) -> list[Equation]:
-    """Returns the equations of a function, with the operands and the result of another equation."""
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    traced = jax.make_jaxpr(function)(*avals).jaxpr
-    known = dict(zip(traced.invars, eqn.invars, strict=True))
-    [result] = traced.outvars
-    literal = jax_core().Literal
-    return [
-        inner.replace(
-            invars=[v if isinstance(v, literal) else known.get(v, v) for v in inner.invars],
-            outvars=[eqn.outvars[0] if v is result else v for v in inner.outvars],
-        )
-        for inner in traced.eqns
-    ]
-
-
 def _merged_operation(eqn: Equation, shapes: frozenset[Shape]) -> Callable[..., Any] | None:
     """Returns a function that computes what an equation does on merged dims; ``None`` if there is none."""
     name = eqn.primitive.name
-    if len(eqn.outvars) != 1 or not eqn.invars or any(map(_is_sharded, eqn.params.items())):
+    if len(eqn.outvars) != 1 or not eqn.invars or is_sharded(eqn):
         return None
     shape, first = eqn.outvars[0].aval.shape, eqn.invars[0].aval
     if name in ELEMENTWISE and shape in shapes:
@@ -118,21 +103,9 @@ def _merged_operation(eqn: Equation, shapes: frozenset[Shape]) -> Callable[..., 
     return None
 
 
-def _is_sharded(param: tuple[str, Any]) -> bool:
-    name, value = param
-    # In a shard_map there is a sharding that shards no dimension.
-    return name in ("sharding", "out_sharding") and value is not None and any(value.spec)
-
-
-def _bind(eqn: Equation, operands: Sequence[Tensor], **params: object) -> Any:
-    """Computes an equation with operands of another rank."""
-    shardings = {name: None for name in ("sharding", "out_sharding") if name in eqn.params}
-    return eqn.primitive.bind(*operands, **{**eqn.params, **shardings, **params})
-
-
 def _elementwise(eqn: Equation, shape: Shape, *operands: Tensor) -> Any:
     merged = [_merged_operand(x, shape) if x.ndim else x for x in operands]
-    return jax.lax.reshape(_bind(eqn, merged), shape)
+    return jax.lax.reshape(bind_like(eqn, merged), shape)
 
 
 def _merged_operand(operand: Tensor, shape: Shape) -> Any:
@@ -172,6 +145,6 @@ def _reduced(eqn: Equation, operand: Tensor) -> Any:
     before = tuple(axis for axis in axes if axis < len(shape) - 2)
     after = tuple(axis - len(before) for axis in axes if axis >= len(shape) - 2)
     merged = jax.lax.reshape(operand, _merged(shape))
-    rows = _bind(eqn, [merged], axes=before)
+    rows = bind_like(eqn, [merged], axes=before)
     rows = jax.lax.reshape(rows, (*rows.shape[:-1], *shape[-2:]))
-    return _bind(eqn, [rows], axes=after) if after else rows
+    return bind_like(eqn, [rows], axes=after) if after else rows

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 import stratagem._src.partitioner.control_flow  # noqa: F401
 from stratagem._src.collectives.collective_fusion import fuse_collectives
 from stratagem._src.core.errors import UnsupportedError
-from stratagem._src.core.types import ArraySpec, Tensor
+from stratagem._src.core.types import ArraySpec, Jaxpr, Tensor
 from stratagem._src.mesh.replica_group import REPLICA_AXIS, ReplicaGroup
 from stratagem._src.partitioner.evaluation import evaluate
 from stratagem._src.partitioner.inlined_program import flatten, unsharded_constant
@@ -23,7 +23,10 @@ __all__ = ["partition"]
 
 
 def partition(
-    closed: ClosedJaxpr, split: Sequence[bool], group: ReplicaGroup
+    closed: ClosedJaxpr,
+    split: Sequence[bool],
+    group: ReplicaGroup,
+    rewrite_replica: Callable[[Jaxpr], Jaxpr] = lambda jaxpr: jaxpr,
 ) -> Callable[..., list[Any]]:
     """Returns a function that computes what a jaxpr computes, partitioned over the replicas.
 
@@ -36,6 +39,7 @@ def partition(
         split: Which inputs are sharded over the replicas in their first dimension. The others are
             replicated.
         group: The replicas.
+        rewrite_replica: A pass over the program of one replica, whose arrays are on its device.
     """
     if group.size > 1 and any("Ordered" in type(effect).__name__ for effect in closed.effects):
         raise UnsupportedError(
@@ -52,6 +56,7 @@ def partition(
     given += [Sharded(0) if is_split else REPLICATED for is_split in split]
     # Traces the program of one replica first, and then fuses its collectives.
     local, returned = _trace_one_replica(closed, given, group)
+    local = local.replace(jaxpr=rewrite_replica(local.jaxpr))
     mapped = jax.shard_map(
         fuse_collectives(
             local, [layout != REPLICATED or group.spans_processes for layout in given], group

@@ -6,11 +6,11 @@ pages: 8,800 page faults a step for a small transformer, 44,000 for a ResNet. Wi
 blocks stay in the heaps and the faults are gone. The price: the process keeps the largest amount of memory
 that it ever used.
 
-A thread other than the main one has a heap (an *arena*) of at most 64 MiB; larger blocks are mapped again
-each time. ``STRATAGEM_MALLOC=one-arena`` lets all threads share the main one, which has no such limit. It
-is not the default, because then all threads contend for one lock: on two cores that made steps with large
-temporary buffers (ResNet, vision transformer) 1.4 to 1.6 times as fast, and steps of small models, which
-take 0.1 ms, 0.7 times.
+A thread other than the main one has heaps (an *arena*) of at most 64 MiB; larger blocks are mapped again
+each time. So programs are compiled to allocate their temporary buffers in smaller blocks
+(``mesh/backend_start.py``). ``STRATAGEM_MALLOC=one-arena`` lets all threads share the main arena, which has
+no such limit, for results of more than 64 MiB. It is not the default, because then all threads contend for
+one lock: steps of small models, which take 0.1 ms, were 0.7 times as fast.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ import sys
 
 from stratagem._src.core.errors import InvalidArgumentError
 
-__all__ = ["MALLOC_VARIABLE", "keep_freed_memory", "malloc_is_ours_to_tune"]
+__all__ = ["MALLOC_VARIABLE", "MAX_KEPT_BYTES", "keep_freed_memory", "malloc_is_ours_to_tune"]
 
 MALLOC_VARIABLE = "STRATAGEM_MALLOC"
 """The environment variable: ``default`` turns this off, ``one-arena`` lets all threads share a heap."""
+
+MAX_KEPT_BYTES = 2**26
+"""The size of the heaps of a thread: larger blocks are mapped from the kernel each time."""
 
 _DEFAULT, _ONE_ARENA = "default", "one-arena"
 

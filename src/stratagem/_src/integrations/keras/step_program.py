@@ -16,7 +16,7 @@ from stratagem._src.collectives.collective_jit import jit_with_collectives
 from stratagem._src.core.types import Jaxpr, PyTree, PyTreeDef, Tensor
 from stratagem._src.execution.callbacks import guard_callbacks, wait_for_callbacks
 from stratagem._src.execution.lowering import lower_jitted
-from stratagem._src.execution.passes import rewrite_for_platform
+from stratagem._src.execution.passes import rewrite_for_one_device, rewrite_for_platform
 from stratagem._src.integrations.keras.model_state import Attempt
 from stratagem._src.jax_compat.device_arrays import copy_without_program
 from stratagem._src.mesh.dispatch_queue import QUEUE, dispatch
@@ -150,7 +150,12 @@ class StepProgram:
         partitioned = (
             lay_out_program(guarded_program, states, laid_out)
             if laid_out
-            else partition(guarded_program, [*[False] * len(states), *split], group)
+            else partition(
+                guarded_program,
+                [*[False] * len(states), *split],
+                group,
+                lambda jaxpr: rewrite_for_one_device(jaxpr, group.platform),
+            )
         )
 
         donates = self._donate and not has_callbacks
