@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -72,6 +73,15 @@ def test_the_resumed_loop_ends_as_one_that_was_not_interrupted(tmp_path):
     whole = run(loop, "--epochs", 3, "--directory", tmp_path / "whole")
     assert losses(resumed) == losses(whole)[1:]
     assert accuracies(resumed) == accuracies(whole)
+
+
+@pytest.mark.slow
+def test_the_loop_joins_the_workers_of_another_launcher(tmp_path):
+    # As torchrun sets them, for a job of one worker.
+    variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with mock.patch.dict(os.environ, variables):
+        printed = run(EXAMPLES / "digits_loop.py", "--epochs", 1, "--directory", tmp_path)
+    assert "MultiWorkerMirroredStrategy" in printed
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from stratagem._src.core.structures import ValueLeaf
 from stratagem._src.core.types import PyTree
 
 __all__ = ["ModuleArguments", "add_flax_hint"]
@@ -48,7 +49,7 @@ class ModuleArguments:
         changed = [v for v, value in self._before if v.get_raw_value() is not value]
         if not changed or _warned:
             return
-        returned = set(map(id, jax.tree.leaves(result)))
+        returned = set(map(id, jax.tree.leaves(result, is_leaf=_is_value)))
         lost = [v for v in changed if id(v.get_raw_value()) not in returned]
         if not lost:
             return
@@ -69,5 +70,10 @@ def _nnx_variables(args: PyTree) -> list[Any]:
     variable: Any = getattr(sys.modules.get("flax.nnx"), "Variable", None)
     if not hasattr(variable, "get_raw_value"):
         return []
-    leaves = jax.tree.leaves(args, is_leaf=lambda x: isinstance(x, variable))
+    leaves = jax.tree.leaves(args, is_leaf=lambda x: isinstance(x, variable) or _is_value(x))
     return [leaf for leaf in leaves if isinstance(leaf, variable)]
+
+
+def _is_value(x: PyTree) -> bool:
+    """Returns whether ``x`` is a value of the strategy; among several processes it cannot be opened."""
+    return isinstance(x, ValueLeaf)
