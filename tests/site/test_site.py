@@ -53,9 +53,9 @@ SEARCHES = {
     "BatchNorm": "flax",
     "PyTorch": "from_pytorch",
     "torchrun": "mpirun",
-    "GradScaler": "from_pytorch",
+    "GradScaler": "mixed_precision",
     "random numbers": "random_numbers",
-    "dropout": "random_numbers",
+    "dropout": "flax",
     "TFRecord": "tfrecord",
     "notebook": "notebooks",
 }
