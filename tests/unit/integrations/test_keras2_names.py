@@ -310,3 +310,35 @@ def test_flags_of_a_call_by_position():
     assert float(layer(np.ones(()), True, 3.0)) == 6
     normalization = keras.layers.BatchNormalization()
     assert np.abs(normalization(X, True)).max() > np.abs(normalization(X, False)).max()
+
+
+def test_minimize():
+    optimizer, weight = keras.optimizers.SGD(0.5), keras.Variable(3.0)
+    optimizer.minimize(lambda: weight * weight, [weight])
+    assert float(weight) == 0.0
+    with tf.GradientTape() as tape:
+        loss = (weight - 1.0) ** 2
+    optimizer.minimize(loss, [weight], tape=tape)
+    assert float(weight) == 1.0
+    with pytest.raises(ValueError, match="minimize needs a function"):
+        optimizer.minimize(loss, [weight])
+
+
+def test_a_model_that_overrides_the_call_is_saved(tmp_path):
+    class Scaled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def __call__(self, x):
+            return 2 * self.dense(x)
+
+    model = Scaled()
+    checkpoint = tf.train.Checkpoint(model=model)
+    with pytest.raises(Exception, match="is not built"):
+        checkpoint.save(str(tmp_path / "a"))
+    expected = np.asarray(model(X))
+    path = checkpoint.save(str(tmp_path / "b"))
+    model.dense.kernel.assign(model.dense.kernel * 0)
+    checkpoint.restore(path)
+    np.testing.assert_array_equal(model(X), expected)

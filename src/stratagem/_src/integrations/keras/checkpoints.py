@@ -99,7 +99,13 @@ def restore_all_deferred() -> None:
 def _is_built(keras_object: KerasObject) -> bool:
     # Metrics whose variables depend on the shape of their data have the private attribute.
     attribute = "_built" if isinstance(keras_object, keras.Metric) else "built"
-    return bool(getattr(keras_object, attribute, True))
+    if getattr(keras_object, attribute, True):
+        return True
+    # Keras never calls a model built whose class overrides `__call__` in place of `call`.
+    overrides = isinstance(keras_object, keras.Model) and (
+        type(keras_object).__call__ is not keras.Layer.__call__
+    )
+    return overrides and bool(keras_object.layers) and all(map(_is_built, keras_object.layers))
 
 
 def _has_value(variable: KerasVariable) -> bool:

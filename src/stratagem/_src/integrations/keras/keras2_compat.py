@@ -39,6 +39,7 @@ from stratagem._src.integrations.keras.text_vectorization import TextVectorizati
 from stratagem._src.telemetry.summary.recording import histogram, image, scalar
 from stratagem._src.telemetry.summary.recording_state import record_if
 from stratagem._src.telemetry.summary.writer import create_file_writer
+from stratagem._src.tensorflow_api.gradient_tape import GradientTape
 
 __all__ = [
     "install_keras2_names",
@@ -83,6 +84,7 @@ def install_keras2_names() -> None:
         preprocessing=keras.layers,
     )
     OPTIMIZER.__init__ = _init_optimizer
+    OPTIMIZER.minimize = _minimize
     OPTIMIZER.lr = property(_learning_rate_of, _set_learning_rate)
     keras.Model.save_spec = _save_spec
     keras.Model.stop_training = False  # Keras 3 sets it in `fit` only, and not for custom loops
@@ -130,6 +132,25 @@ def _init_optimizer(
         # lr / (1 + decay * step), as in Keras 2
         learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
     _INIT_OPTIMIZER(optimizer, learning_rate, *args, **kwargs)
+
+
+def _minimize(
+    optimizer: KerasObject,
+    loss: Argument,
+    var_list: Argument,
+    grad_loss: Argument = None,
+    name: str | None = None,
+    tape: GradientTape | None = None,
+) -> None:
+    """Takes one step, as in Keras 2: ``loss`` is a function, or was computed in the block of ``tape``."""
+    if callable(loss):
+        with GradientTape() as tape:
+            loss = loss()
+    elif tape is None:
+        raise ValueError("minimize needs a function without arguments as its loss, or a tape.")
+    variables = var_list() if callable(var_list) else list(var_list)
+    gradients = tape.gradient(loss, variables, grad_loss)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
 def _learning_rate_of(optimizer: KerasObject) -> Any:
