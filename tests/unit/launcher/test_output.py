@@ -244,6 +244,26 @@ def test_report():
     ]
 
 
+def test_the_line_of_another_failure_is_the_error_and_no_note_of_jax():
+    other = TaskExit(
+        W0,
+        1,
+        output=f"{TRACEBACK}\n{'-' * 20}\nFor simplicity, JAX has removed its "
+        "internal frames from the traceback.\n",
+    )
+    report = failure_report(TaskExit(W1, 3, output=TRACEBACK), [other])
+    assert report.endswith("worker 0 failed with exit code 1: KeyError: 1")
+
+
+def test_the_end_of_the_output_is_that_of_the_program():
+    output = TaskOutput(W0, None, None)
+    output.feed(b"step 1\n", is_error=False)
+    output.feed(
+        b"[Gloo] Rank 0 is connected to 1 peer ranks. Expected number is : 1\n", is_error=True
+    )
+    assert output.close() == "step 1\n"
+
+
 def test_report_of_a_silent_task():
     silent = TaskExit(W0, -9)
     assert failure_report(silent, []) == "worker 0 was killed by SIGKILL and printed nothing."

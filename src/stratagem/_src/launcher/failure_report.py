@@ -15,6 +15,8 @@ _TRACEBACK_STARTS = (
     "  + Exception Group Traceback (most recent call last):",
     "Fatal Python error:",
 )
+# What JAX adds below the message of an error.
+_NOTES_OF_JAX = ("--------------------", "For simplicity, JAX has removed its internal frames")
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -54,5 +56,6 @@ def _full(output: str) -> str:
 
 
 def _last_line(task_exit: TaskExit) -> str:
-    text = task_exit.output.rstrip().rpartition("\n")[2].strip()
-    return f": {text[:_LINE_CHARACTERS]}" if task_exit.failed and text else ""
+    lines = [line.strip() for line in task_exit.output.splitlines()]
+    said = [line for line in lines if line and not line.startswith(_NOTES_OF_JAX)]
+    return f": {said[-1][:_LINE_CHARACTERS]}" if task_exit.failed and said else ""

@@ -76,7 +76,7 @@ class TaskOutput:
             self._console.progress(self._task, splitter.progress)
 
     def close(self) -> str:
-        """Shows unterminated lines, and returns the tail of the output."""
+        """Shows unterminated lines, and returns the tail of the output, without known noise."""
         for is_error in (False, True):
             self._show(self._splitters[is_error].flush(), is_error)
         if self._file is not None:
@@ -84,7 +84,8 @@ class TaskOutput:
                 self._file.close()
             except OSError as error:  # some file systems report write errors on close
                 self._when_incomplete(error)
-        return self._tail.text()
+        lines = self._tail.text().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith(_NOISE))
 
     def _keep(self, file: io.FileIO, chunk: bytes) -> None:
         rest = memoryview(chunk)
