@@ -770,3 +770,26 @@ def test_rows_out_of_range_that_are_known_are_refused(strategy, execute, indices
         with pytest.raises(sg.errors.VariableError, match=r"needs indices in \[0, 3\)"):
             execute(fn)
     assert not v.numpy().any()
+
+
+def test_variables_have_the_methods_of_arrays(strategy, execute, local):
+    with strategy.scope():
+        v = sg.Variable([[1.0, 2.0, 6.0]])
+
+    def step():
+        assert v.T.shape == v.reshape(3, 1).shape == v.transpose().shape == (3, 1)
+        assert v.astype(jnp.int32).dtype == jnp.int32
+        return [v.sum(), v.mean(axis=1)[0], v.max(), v.argmax(), v.flatten().dot(v.ravel())]
+
+    found = execute(lambda: strategy.run(step))
+    assert [float(local(x)[0]) for x in found] == [9, 3, 6, 2, 41]
+    assert (v.tolist(), v.sum().item()) == ([[1, 2, 6]], 9)
+
+
+def test_elements_are_not_assigned_in_place(strategy):
+    with strategy.scope():
+        v = sg.Variable([1.0, 2.0])
+    with pytest.raises(sg.errors.VariableError, match=r"v\.value\(\)\.at\[key\]\.set"):
+        v[0] = 5.0
+    v.assign(v.value().at[0].set(5.0))
+    assert v.tolist() == [5, 2]

@@ -112,6 +112,39 @@ def test_a_per_replica_value_assigned_or_reduced_inside_a_replica(many):
         sg.Variable(value)
 
 
+class TorchTensor:
+    """What PyTorch's tensors have."""
+
+    __module__ = "torch"
+    dtype = "torch.float32"
+
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def numpy(self):
+        return np.ones(2, np.float32)
+
+
+def test_a_tensor_of_torch_in_a_step(placed_strategy, execute):
+    with pytest.raises(ValueError, match=r"Pass tensor\.detach\(\)\.cpu\(\)\.numpy\(\)"):
+        execute(lambda x: placed_strategy.run(lambda x: x, args=(x,)), TorchTensor())
+    with placed_strategy.scope():
+        assert sg.Variable(TorchTensor()).numpy().tolist() == [1, 1]
+
+
+def test_numpy_functions_in_a_compiled_step(strategy):
+    with pytest.raises(TypeError, match=r"np\.asarray\(x\).*use those of jax\.numpy"):
+        sg.function(lambda: strategy.run(lambda x: np.asarray(x), args=(jnp.ones(2),)))()
+
+
+@one_process("makes a strategy of this process")
+def test_a_backend_of_torch_in_place_of_a_resolver():
+    with pytest.raises(ValueError, match=r"got 'nccl'.*leave it out"):
+        sg.distribute.MultiWorkerMirroredStrategy("nccl")
+
+
 def test_args_must_be_a_sequence(strategy):
     with pytest.raises(ValueError, match=r"args=\(x,\)"):
         strategy.run(lambda x: x, args=jnp.ones(2))

@@ -99,3 +99,30 @@ def test_a_complex_gradient_of_a_real_variable_is_refused():
     with pytest.raises(ValueError, match=r"'w:0', which is float32, must be real, got complex64"):
         optimizer.apply_gradients([(jnp.ones(3, jnp.complex64), w)])
     assert w.numpy().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "name", ["step", "zero_grad", "state_dict", "load_state_dict", "param_groups"]
+)
+def test_names_of_torch_say_what_to_use(optimizer, name):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Use "):
+        getattr(optimizer, name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda w: sg.train.Optimizer([w], lr=0.1),
+        lambda w: sg.train.Optimizer({"w": w}, learning_rate=0.1),
+        lambda w: sg.train.Optimizer(iter([w])),
+        lambda w: sg.train.Optimizer(optax.sgd, lr=0.1),
+    ],
+)
+def test_an_optimizer_created_as_in_torch(w, make):
+    with pytest.raises(ValueError, match=r"Write Optimizer\(optax\.adamw, learning_rate=1e-3\)"):
+        make(w)
+
+
+def test_other_variables_of_the_same_names(optimizer):
+    with pytest.raises(ValueError, match="other variables of the same names"):
+        optimizer.apply([1.0], [sg.Variable(1.0, name="w")])

@@ -11,6 +11,7 @@ import numpy as np
 
 from stratagem._src.core import structures
 from stratagem._src.core.input_kinds import DrawableIterator, LoopedOver
+from stratagem._src.core.torch_tensors import check_not_tensor
 from stratagem._src.core.types import ArraySpec, Leaf
 from stratagem._src.execution.static_key import form_key, static_key
 from stratagem._src.mesh.replica_group import ReplicaGroup
@@ -151,6 +152,7 @@ class CallInputs:
         else:
             if isinstance(leaf, LoopedOver):
                 self.has_dataset = True
+            check_not_tensor(leaf)
             self._static.append(leaf)
             return (_STATIC, static_key(leaf, self.needs))
         if isinstance(array, jax.core.Tracer):

@@ -155,5 +155,6 @@ def _explain(error: Exception) -> TracedValueError:
         "jnp.where or lax.cond in place of `if`, lax.while_loop in place of `while`; or run it "
         "eagerly: without stratagem.function, or after "
         "stratagem.config.run_functions_eagerly(True). "
+        "In place of NumPy functions, such as np.asarray(x) or np.mean(x), use those of jax.numpy. "
         f"JAX says: {str(error).splitlines()[0]}"
     )

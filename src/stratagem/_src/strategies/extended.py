@@ -15,6 +15,7 @@ from stratagem._src.collectives.destinations import placed_on
 from stratagem._src.core.communication_options import CommunicationOptions
 from stratagem._src.core.errors import UnsupportedError, VariableError
 from stratagem._src.core.reduce_op import ReduceOp
+from stratagem._src.core.torch_tensors import array_of_tensor, is_tensor
 from stratagem._src.core.types import ArrayLike, DTypeLike, Initializer, Leaf, PyTree, ShapeLike
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.replicas.single import reduce_single
@@ -158,6 +159,8 @@ class StrategyExtended:
     ) -> Variable:
         """Returns a new variable with this strategy's placement; ``Variable(...)`` calls it."""
         self._check_synchronization(VariableSynchronization(synchronization))
+        if is_tensor(initial_value):
+            initial_value = array_of_tensor(initial_value)
         if constraint is not None and not callable(constraint):
             raise VariableError(f"constraint must be a function or None, got {constraint!r}.")
         options = {

@@ -69,6 +69,12 @@ class MultiWorkerMirroredStrategy(LogicalDeviceLayouts):
         devices_per_replica: int = 1,
         sharding_rules: ShardingRules | LayoutMap | None = None,
     ) -> None:
+        if isinstance(cluster_resolver, str):
+            raise InvalidArgumentError(
+                "MultiWorkerMirroredStrategy takes a cluster resolver, or nothing to find the workers in "
+                f"the environment, got {cluster_resolver!r}. The communication backend follows from the "
+                "devices: leave it out."
+            )
         self._rules = checked_rules(sharding_rules)
         options = communication_options or CommunicationOptions()
         resolver = cluster_resolver or resolve_cluster().resolver

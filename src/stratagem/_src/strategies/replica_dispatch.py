@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from stratagem._src.core.errors import ContextError
+from stratagem._src.core.torch_tensors import check_not_tensor
 from stratagem._src.core.types import Leaf
 from stratagem._src.current_strategy import context
 from stratagem._src.execution.bound_function import CompiledFunction
@@ -109,6 +110,7 @@ def _run_alone(
             leaf = leaf.values[0]
         if isinstance(leaf, jax.Array) and not staged:
             return jax.device_put(leaf, group.devices[0])
+        check_not_tensor(leaf)
         return own_host_array(leaf)
 
     with tracing_alone(group) if is_traced else contextlib.nullcontext():
@@ -167,6 +169,7 @@ def _spread(leaf: Leaf, group: ReplicaGroup) -> Any:
         check_size(leaf, group)
         return leaf
     if not isinstance(leaf, jax.Array):
+        check_not_tensor(leaf)
         return own_host_array(leaf)
     if is_tracer(leaf):
         raise ContextError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -145,6 +145,12 @@ class Optimizer:
             decay_filter=WeightDecayFilter.of(exclude_from_weight_decay),
         )
         self._set_up(ServerUpdates(self), recipe, name, shard_state)
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args, **kwargs):
+            _check_no_habit_of_torch(args, kwargs)
+            return super().__new__(cls)
 
     def _set_up(
         self, on_servers: ServerUpdates, recipe: OptimizerStep, name: str, shard_state: bool
@@ -531,6 +537,24 @@ class Optimizer:
             restored: The state; ``None`` for the initial state.
         """
         self._here.restore(restored)
+
+
+def _check_no_habit_of_torch(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Checks that an Optimizer is not created as those of PyTorch are, from parameters.
+
+    Raises:
+        InvalidArgumentError: If it is.
+    """
+    first = args[0] if args else None
+    # A transformation of optax is a named tuple.
+    is_list = isinstance(first, (list, dict, Iterator)) or is_own_variable(first)
+    if is_list or "lr" in kwargs or "params" in kwargs:
+        raise InvalidArgumentError(
+            "An Optimizer takes a transformation of optax, got "
+            f"{'variables' if is_list else 'the argument lr or params'}. Write "
+            "Optimizer(optax.adamw, learning_rate=1e-3), and pass the variables to "
+            "optimizer.apply(gradients, variables)."
+        )
 
 
 class _Variables(list[Variable]):

@@ -81,10 +81,11 @@ class StateVariables:
         """
         if self.built:
             if [id(v) for v in variables] != [id(v) for v in self.of]:
+                given, known = [v.name for v in variables], [v.name for v in self.of]
+                other = " (other variables of the same names)" if given == known else ""
                 raise VariableError(
                     "An Optimizer must always get the same variables in the same order, got "
-                    f"{[v.name for v in variables]} after {[v.name for v in self.of]}. Use one "
-                    "Optimizer for each group of variables."
+                    f"{given}{other} after {known}. Use one Optimizer for each group of variables."
                 )
             return
         if self._shard_state:

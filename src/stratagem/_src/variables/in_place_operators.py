@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from stratagem._src.core.errors import ContextError
+from stratagem._src.core.errors import ContextError, VariableError
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.variables.variable_attributes import VariableAttributes
 
@@ -20,6 +20,13 @@ class InPlaceOperators(VariableAttributes):
         raise ContextError(
             f"An operator such as `+=` would rebind the Python name of variable {self.name!r} to an array. "
             "Use assign_add() or assign_sub() to change the variable, or `x = variable + value`."
+        )
+
+    def __setitem__(self, key: ArrayLike, value: ArrayLike) -> NoReturn:
+        raise VariableError(
+            f"The elements of variable {self.name!r} cannot be assigned in place: a "
+            f"{type(self).__name__} object does not support item assignment. Use "
+            "v.assign(v.value().at[key].set(value))."
         )
 
     def __iadd__(self, other: ArrayLike) -> NoReturn:

@@ -11,6 +11,7 @@ import numpy as np
 from stratagem._src.core.errors import NotAnArrayError, VariableError
 from stratagem._src.core.int64_guard import check_fits
 from stratagem._src.core.masked_arrays import check_not_masked
+from stratagem._src.core.torch_tensors import array_of_tensor, is_tensor
 from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.data.plan.aligned_arrays import copy_of
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
@@ -39,6 +40,8 @@ def initial_array(value: ArrayLike, dtype: DTypeLike) -> Any:
     value = array_of(value)
     if value is None:
         raise VariableError("A variable needs an initial_value, got None.")
+    if is_tensor(value):
+        value = array_of_tensor(value)
     if isinstance(value, PerReplica):
         raise NotAnArrayError("initial_value must be one array, got a PerReplica. Reduce it first.")
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)):

@@ -23,7 +23,8 @@ from stratagem._src.current_strategy.protocols import ReplicaContextProtocol
 from stratagem._src.jax_compat.tracing import is_tracer, under_jit, under_trace
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.process.signal_handlers import in_signal_handler
-from stratagem._src.values.array_operators import ArrayOperators, operand_of
+from stratagem._src.values.array_methods import ArrayMethods
+from stratagem._src.values.array_operators import operand_of
 from stratagem._src.variables import frames, transactions, updates
 from stratagem._src.variables.in_place_operators import InPlaceOperators
 from stratagem._src.variables.initial_array import initial_array
@@ -76,7 +77,7 @@ class _VariableType(type):
 class Variable(
     InPlaceOperators,
     VariableAttributes,
-    ArrayOperators,
+    ArrayMethods,
     UpdateMethods,
     ValueLeaf,
     metaclass=_VariableType,

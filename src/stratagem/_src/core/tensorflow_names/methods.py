@@ -1,4 +1,4 @@
-"""Replacements for methods of TensorFlow classes that the classes of the same name here do not have."""
+"""Replacements for methods of TensorFlow's and PyTorch's classes that the classes here do not have."""
 
 __all__ = ["METHODS"]
 
@@ -40,9 +40,18 @@ METHODS: dict[str, str] = {
         "optimizer.apply_gradients(zip(gradients, variables))"
     ),
     "Optimizer.save_own_variables": "sg.train.Checkpoint(optimizer=optimizer).save(prefix)",
+    "Optimizer.load_state_dict": "sg.train.Checkpoint(optimizer=optimizer).restore(path)",
+    "Optimizer.param_groups": (
+        "optimizer.learning_rate, and one Optimizer for each group of variables"
+    ),
     "Optimizer.set_weights": "v.assign(value) for each v of optimizer.variables",
+    "Optimizer.state_dict": "sg.train.Checkpoint(optimizer=optimizer).save(prefix)",
     "Optimizer.stateless_apply": "optimizer.transformation, which is a function of its state",
+    "Optimizer.step": "optimizer.apply(gradients, variables)",
     "Optimizer.update_step": "a transformation of optax, such as optax.stateless(function)",
     "Optimizer.weights": "optimizer.variables",
+    "Optimizer.zero_grad": (
+        "nothing: sg.value_and_grad returns new gradients in each call, and nothing adds them up"
+    ),
 }
 """The replacement of each method; ``sg`` stands for ``stratagem``."""

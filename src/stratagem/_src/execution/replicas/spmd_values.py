@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from stratagem._src.core import structures
 from stratagem._src.core.errors import ShapeMismatchError
 from stratagem._src.core.int64_guard import guard_int64
+from stratagem._src.core.torch_tensors import check_not_tensor
 from stratagem._src.core.types import ArrayLike, Leaf, PyTree, PyTreeDef
 from stratagem._src.execution.replicas.spmd_channel import local_value
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
@@ -64,6 +65,7 @@ class ReplicaArgument:
             weak_type = getattr(leaf, "weak_type", False)
             aval = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=weak_type)
             return cls(place_on_replicas(leaf, group), local_aval=aval)
+        check_not_tensor(leaf)
         return cls(static=leaf)
 
 
