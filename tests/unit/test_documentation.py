@@ -152,17 +152,19 @@ def test_page_runs(page):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.peer("equinox")
 def test_page_runs_with_equinox():
-    result = run_python(__file__, ROOT / "docs" / "flax.md", "--with-peers", timeout=120)
+    result = run_python(__file__, ROOT / "docs" / "flax.md", "--with-peers", timeout=280)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.peer("torch", "tensorboard")
 def test_page_runs_with_torch():
     page = ROOT / "docs" / "from_pytorch.md"
-    result = run_python(__file__, page, "--with-peers", timeout=120)
+    result = run_python(__file__, page, "--with-peers", timeout=280)
     assert result.returncode == 0, result.stderr
 
 
