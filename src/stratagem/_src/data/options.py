@@ -117,7 +117,20 @@ class Options(_Checked):
         """An object whose attributes can be set, without effect."""
         return SimpleNamespace()
 
-    threading = experimental_threading = experimental_optimization = autotune
+    @property
+    def threading(self) -> SimpleNamespace:
+        """An object whose attributes can be set, without effect."""
+        return SimpleNamespace()
+
+    @property
+    def experimental_threading(self) -> SimpleNamespace:
+        """The former name of ``threading``."""
+        return SimpleNamespace()
+
+    @property
+    def experimental_optimization(self) -> SimpleNamespace:
+        """An object whose attributes can be set, without effect."""
+        return SimpleNamespace()
 
     def _checked(self, name: str, value: Any) -> Any:
         if name == "experimental_distribute" and not isinstance(value, DistributeOptions):

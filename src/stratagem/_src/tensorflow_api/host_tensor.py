@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeGuard, TypeVar
 
 import jax
 import numpy as np
 
+from stratagem._src.core.tensor_shape import TensorShape
 from stratagem._src.core.types import ArrayLike, DTypeLike
 from stratagem._src.jax_compat.compile_time_eval import evaluate_now
 from stratagem._src.jax_compat.numpy_method import get_shape, set_shape
@@ -49,7 +50,13 @@ class HostTensor(np.ndarray[Any, Any]):
         """Returns a copy as a NumPy array, or as a scalar for rank 0."""
         return np.array(self)[()]
 
-    get_shape, set_shape = get_shape, set_shape
+    def get_shape(self) -> TensorShape:
+        """Returns the shape with ``as_list()`` and the other methods of TensorFlow's shapes."""
+        return get_shape(self)
+
+    def set_shape(self, shape: Iterable[int | None] | None) -> None:
+        """Checks a shape; that of an array is always known."""
+        set_shape(self, shape)
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)

@@ -68,7 +68,7 @@ class ServerRestorer:
         timeout: float,
     ) -> None:
         self.recoveries: list[ServerRecovery] = []
-        self.num_losses = 0
+        self.num_losses: int = 0
         self._dispatcher = dispatcher
         self._client_if_alive = weakref.ref(client)
         self._source_if_alive = weakref.ref(source)
