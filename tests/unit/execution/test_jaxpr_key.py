@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -115,3 +116,15 @@ def test_the_rules_that_are_left_out_are_those_of_jax():
     for name in ("custom_jvp_call", "custom_vjp_call"):
         assert derivative_rules(name) < set(called[name].params)
     assert not derivative_rules("add")
+
+
+def test_a_key_does_not_keep_the_inner_programs():
+    # The body of a step is new in each iteration of a loop over a dataset.
+    outer = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, row: (c + row, c), x[0], x))(X).jaxpr
+    (body,) = [eqn.params["jaxpr"] for eqn in outer.eqns if eqn.primitive.name == "scan"]
+    key, kept = jaxpr_key(outer), weakref.ref(body)
+    assert jaxpr_key(outer) == key
+    del outer, body
+    jax.clear_caches()
+    gc.collect()
+    assert kept() is None

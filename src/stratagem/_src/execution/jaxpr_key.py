@@ -12,8 +12,8 @@ already differentiated.
 
 from __future__ import annotations
 
-import collections
 import threading
+import weakref
 from typing import Any
 
 import jax
@@ -157,21 +157,23 @@ class _KeyBuilder:
 
 
 class _KeyCache:
-    """Keys of inner jaxprs by identity; the cache keeps its jaxprs alive."""
+    """Keys of inner jaxprs, by identity, while something else keeps the jaxpr.
+
+    JAX keeps those of its own functions. The body of a step is a new jaxpr in every trace, which must go.
+    """
 
     def __init__(self) -> None:
-        self._entries: collections.OrderedDict[int, tuple[Any, Any]] = collections.OrderedDict()
+        self._keys: weakref.WeakKeyDictionary[Jaxpr, CacheKey] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def get(self, closed: Jaxpr) -> Any | None:
-        entry = self._entries.get(id(closed))
-        return None if entry is None else entry[1]
+        return self._keys.get(closed)
 
     def add(self, closed: Jaxpr, key: CacheKey) -> None:
         with self._lock:
-            self._entries[id(closed)] = (closed, key)
-            if len(self._entries) > _MAX_CACHED_KEYS:
-                self._entries.popitem(last=False)
+            if len(self._keys) >= _MAX_CACHED_KEYS:  # a key may keep its own jaxpr alive
+                self._keys.clear()
+            self._keys[closed] = key
 
 
 _key_cache = _KeyCache()
