@@ -183,9 +183,9 @@ def fail_below(*_):
 
 
 class Interrupted:
-    """Is interrupted when asked for its length, without a Python frame of its own."""
+    """Is interrupted when asked for its number, without a Python frame of its own."""
 
-    __len__ = functools.partial(signal.raise_signal, signal.SIGALRM)
+    __index__ = staticmethod(functools.partial(signal.raise_signal, signal.SIGALRM))
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,6 @@ def test_frames_of_cython_between_a_handler_and_the_code_that_it_interrupts():
     with Interrupts(Alarm) as interrupts:
         interrupts.armed = True
         with pytest.raises(Alarm) as raised:
-            np.random.SeedSequence([Interrupted()])
+            np.random.SeedSequence(1).generate_state(Interrupted())
     assert any(str(entry.path).endswith(".pyx") for entry in raised.traceback)
     assert is_raised_by_signal_handler(raised.value)
