@@ -97,3 +97,17 @@ def test_a_generator_that_blocks_does_not_hold_up_deletion(strategy, caplog):
     assert "blocks (" in caplog.text
     release.set()
     wait_until(lambda: not own_threads())
+
+
+def test_a_thread_that_an_interrupt_kept_from_starting(strategy, monkeypatch):
+    dataset = strategy.experimental_distribute_dataset(sg.data.Dataset.range(4).batch(2))
+    iterator = iter(dataset)
+
+    def interrupted(thread):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+    assert len(list(iterator)) == 2

@@ -35,11 +35,12 @@ class Prefetcher:
     def __init__(
         self, items: Generator[Any, None, None], has_room: Callable[[Collection[Any]], bool]
     ) -> None:
-        self._source: Generator[Any, None, None] | None = items
+        # The thread takes the generator. While it is here no thread runs, even if one was to be started: an
+        # interrupt may have prevented that.
+        self._source: list[Generator[Any, None, None]] = [items]
         self._has_room = has_room
         self._items: collections.deque[Any] = collections.deque()
         self._error: BaseException | None = None
-        self._started = False
         self._ended = False
         # Each side waits for a Wakeup of its own, and wakes the one that the other side has put here.
         self._consumer = Wakeup()
@@ -81,8 +82,7 @@ class Prefetcher:
             self._raise_error()
 
     def _wait(self) -> None:
-        if not self._started and not self._ended:
-            self._started = True
+        if self._source and not self._ended:
             self._background.start(self._work, name="input-prefetch")
         while not self._items:
             self._consumer = wakeup = Wakeup()
@@ -108,8 +108,7 @@ class Prefetcher:
         if not self._background.process.is_here:
             return
         self._end()
-        if not self._started:
-            self._source = None
+        self._source.clear()
         self._background.join_or_abandon(_SHUTDOWN_TIMEOUT_SECONDS)
         self._items.clear()
 
@@ -120,8 +119,10 @@ class Prefetcher:
 
     def _work(self) -> None:
         THIS_THREAD.state.is_prefetching = True
-        source, self._source = self._source, None
-        assert source is not None
+        try:
+            source = self._source.pop()
+        except IndexError:  # closed, or another thread was started again
+            return
         try:
             for item in source:
                 if not self._put(item):
