@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import optax
 import pytest
 from server_cluster import ServerCluster
 
@@ -99,6 +100,66 @@ def test_two_workers_share_the_slots_of_an_optimizer_that_is_not_built(strategy,
     assert int(optimizer.iterations) == STEPS
     others = ("iteration", "learning_rate")
     assert len([v for v in optimizer.variables if v.name not in others]) == 2 * num_slots
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_plain_variables_that_the_optimizer_is_built_with(strategy, name):
+    make, update, num_slots = OPTIMIZERS[name]
+    coordinator = sg.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        kernel, bias = (
+            sg.Variable(np.ones((2, 1), np.float32)),
+            sg.Variable(np.zeros(1, np.float32)),
+        )
+        variables = [*getattr(kernel, "variables", [kernel]), bias]
+        optimizer = make()
+        optimizer.build(variables)
+
+    @sg.function
+    def step(x, y):
+        with sg.GradientTape() as tape:
+            loss = sg.reduce_mean(sg.square(sg.matmul(x, kernel) + bias - y))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+    for index in range(STEPS):
+        coordinator.schedule(step, args=(X, Y), worker=index % 2)
+        coordinator.join()
+    for mine, expected in zip([kernel, bias], by_hand(update), strict=True):
+        np.testing.assert_allclose(mine.numpy(), expected, rtol=1e-4, atol=1e-6)
+    others = ("iteration", "learning_rate")
+    slots = [v for v in optimizer.variables if v.name not in others]
+    assert len(slots) == len(variables) * num_slots
+
+
+@pytest.mark.parametrize("kind", ["optax", "keras"])
+def test_steps_on_rows_by_shards(cluster, kind):
+    partitioner = sg.distribute.partitioners.FixedShardsPartitioner(2)
+    strategy = cluster.strategy(variable_partitioner=partitioner)
+    coordinator = sg.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        table, bias = sg.Variable(np.ones((10, 2), np.float32)), sg.Variable(0.0)
+        variables = [*table.variables, bias]
+        if kind == "keras":
+            optimizer = keras.optimizers.SGD(1.0)
+            optimizer.build(variables)
+        else:
+            optimizer = sg.train.Optimizer(optax.sgd, learning_rate=1.0)
+
+    @sg.function
+    def step(rows):
+        with sg.GradientTape() as tape:
+            loss = sg.reduce_sum(sg.nn.embedding_lookup(table, rows)) + bias
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    losses = []
+    for index in range(2):
+        losses.append(coordinator.schedule(step, args=(np.array([1, 7]),), worker=index).fetch())
+        coordinator.join()
+    assert losses == [4, -1]
+    np.testing.assert_array_equal(table.numpy()[[1, 7]], -np.ones((2, 2)))
+    assert table.numpy().sum() == 12
+    assert float(bias) == -2
 
 
 def test_an_optimizer_among_several_must_be_built(strategy):

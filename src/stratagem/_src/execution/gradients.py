@@ -23,6 +23,7 @@ from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.foreign_variables import is_variable, variable_of
 from stratagem._src.variables.fully_sharded_variable import FullyShardedVariable
 from stratagem._src.variables.path_names import name_by_path
+from stratagem._src.variables.shard_gradients import add_gradients, shard_gradient
 from stratagem._src.variables.sync_on_read_variable import SyncOnReadVariable
 from stratagem._src.variables.variable import Variable, is_own_variable
 
@@ -104,13 +105,19 @@ def gradient_function(
                 "arrays use jax.value_and_grad."
             )
     name_by_path(variables, leaves)
+    table_shards = {
+        id(leaf): (leaf, table)
+        for leaf in leaves
+        if isinstance(leaf, BaseRemoteVariable) and (table := leaf.table) is not None
+    }
 
     @functools.wraps(fn)
     def value_and_gradients(*args: PyTree, **kwargs: PyTree) -> Any:
         parent = frames.current_frame()
         frame = GradientFrame(parent)
         # A variable that occurs twice (tied weights) is differentiated once.
-        unique = {id(leaf): leaf for leaf in leaves}
+        tables = [table for _, table in table_shards.values()]
+        unique = {id(leaf): leaf for leaf in [*leaves, *tables]}
         remote = [leaf for leaf in unique.values() if isinstance(leaf, BaseRemoteVariable)]
         arguments = [leaf for leaf in unique.values() if not frame.fetches_on_read(leaf)]
         values = [_differentiable_value(leaf, frame) for leaf in arguments]
@@ -178,6 +185,11 @@ def gradient_function(
         by_variable = dict(zip(map(id, arguments), of_arguments, strict=True))
         for leaf in remote:
             by_variable[id(leaf)] = frame.taps.gradient(leaf, by_variable.get(id(leaf)))
+        for leaf, table in table_shards.values():
+            if frame.has_read(table):
+                own = by_variable[id(leaf)] if frame.has_read(leaf) else None
+                part = shard_gradient(by_variable[id(table)], leaf)
+                by_variable[id(leaf)] = add_gradients(own, part)
         # Of a fully sharded variable, the argument is this replica's shard: its gradient is the shard of
         # the sum over the replicas (reduce-scattered). The replica's own full gradient arrives at the tap.
         shards = {id(leaf): by_variable[id(leaf)] for leaf in by_shard}

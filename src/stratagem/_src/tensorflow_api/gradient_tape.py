@@ -42,6 +42,7 @@ from stratagem._src.tensorflow_api.tape_gradients import (
     note_gradient_sum,
     note_loss,
     source_gradient,
+    table_of,
     target_weights,
 )
 from stratagem._src.values.array_operators import array_of
@@ -305,7 +306,9 @@ class GradientTape:
         """Returns whether the tape records derivatives with respect to ``variable``."""
         if id(variable) in self._watched:
             return True
-        return self._watch_accessed_variables and variable.trainable
+        if self._watch_accessed_variables and variable.trainable:
+            return True
+        return any(table_of(watched) is variable for watched in self._watched.values())
 
     def own(self, value: Tensor) -> Tensor:
         """Returns a new object for the same array, without a record of its derivative."""
@@ -513,7 +516,10 @@ class GradientTape:
             )
         tangents = [self._target(record, target) for target in targets]
         wanted = [self._source(record, source) for source in sources]
-        all_reads = [read for reads in wanted for read in reads]
+        # What is read of a sharded variable is read of its shards, which may be sources too.
+        tables = map(table_of, sources)
+        of_tables = [[] if table is None else self._source(record, table) for table in tables]
+        all_reads = [read for reads in [*wanted, *of_tables] for read in reads]
         parts = [read.part for read in all_reads if read.part is not None]
         unique = list({id(t): t for t in [*(read.tangent for read in all_reads), *parts]}.values())
         if not self._persistent:
@@ -530,13 +536,13 @@ class GradientTape:
             ]
             found = record.pull_back([t for t, _ in pairs], [w for _, w in pairs], unique)
             by_tangent = {id(t): conjugate(ct) for t, ct in zip(unique, found, strict=True)}
+
+            def of_reads(reads: Sequence[_Read]) -> list[tuple[Any, Any]]:
+                return [(by_tangent[id(read.tangent)], read.indices) for read in reads]
+
             results = [
-                source_gradient(
-                    source,
-                    [(by_tangent[id(read.tangent)], read.indices) for read in reads],
-                    unconnected,
-                )
-                for source, reads in zip(sources, wanted, strict=True)
+                source_gradient(source, of_reads(reads), unconnected, of_reads(of_table))
+                for source, reads, of_table in zip(sources, wanted, of_tables, strict=True)
             ]
             for result, reads in zip(results, wanted, strict=True):
                 note_gradient_sum(result, [by_tangent.get(id(read.part)) for read in reads])

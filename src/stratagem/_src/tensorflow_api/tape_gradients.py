@@ -23,6 +23,8 @@ from stratagem._src.values.array_operators import array_of
 from stratagem._src.variables import frames
 from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.foreign_variables import is_variable, variable_of
+from stratagem._src.variables.shard_gradients import add_gradients, shard_gradient
+from stratagem._src.variables.variable import Variable
 
 __all__ = [
     "GradientFunction",
@@ -33,12 +35,17 @@ __all__ = [
     "note_gradient_sum",
     "note_loss",
     "source_gradient",
+    "table_of",
     "target_weights",
 ]
 
 
 GradientFunction = Callable[[Sequence[Any]], list[Any]]
 """From one weight (cotangent) per target to one gradient per source, ``None`` where unconnected."""
+
+
+_OfRead = tuple[Any | None, Any]
+"""The gradient with respect to what was read, and the rows that were read; ``None`` if all."""
 
 
 class UnconnectedGradients(enum.Enum):
@@ -81,17 +88,42 @@ def target_weights(targets: Sequence[Any], output_gradients: PyTree) -> list[Ten
     return weights
 
 
-def source_gradient(
-    source: Leaf, found: Sequence[tuple[Any | None, Any]], unconnected: UnconnectedGradients
-) -> PyTree:
-    """Returns the gradient of a source: the sum over its reads, each with the rows it read or ``None``."""
+def table_of(source: Leaf) -> BaseRemoteVariable | None:
+    """Returns the variable that a source is a shard of; ``None`` if it is not a shard."""
     variable = variable_of(source) if is_variable(source) else None
+    return variable.table if isinstance(variable, BaseRemoteVariable) else None
+
+
+def source_gradient(
+    source: Leaf,
+    found: Sequence[_OfRead],
+    unconnected: UnconnectedGradients,
+    of_table: Sequence[_OfRead] = (),
+) -> PyTree:
+    """Returns the gradient of a source: the sum over its reads.
+
+    Args:
+        source: The source.
+        found: The gradient of each read.
+        unconnected: What to return if there is none.
+        of_table: The gradient of each read of the variable that the source is a shard of.
+    """
+    variable = variable_of(source) if is_variable(source) else None
+    total = _sum_over_reads(variable, found)
+    if of_table:
+        assert isinstance(variable, BaseRemoteVariable)
+        of_shard = shard_gradient(_sum_over_reads(variable.table, of_table), variable)
+        total = add_gradients(total, of_shard)
+    if total is not None or unconnected is UnconnectedGradients.NONE:
+        return total
+    like = array_of(source) if variable is None else variable
+    return jnp.zeros(tuple(like.shape), like.dtype)
+
+
+def _sum_over_reads(variable: Variable | None, found: Sequence[_OfRead]) -> Any:
     there = [(gradient, indices) for gradient, indices in found if gradient is not None]
     if not there:
-        if unconnected is UnconnectedGradients.NONE:
-            return None
-        like = array_of(source) if variable is None else variable
-        return jnp.zeros(tuple(like.shape), like.dtype)
+        return None
     dense = [gradient for gradient, indices in there if indices is None]
     total = functools.reduce(jnp.add, dense) if dense else None
     if total is not None and variable is not None:

@@ -107,6 +107,20 @@ class BaseRemoteVariable(AggregatingVariable):
         """
         raise NotImplementedError
 
+    @property
+    def table(self) -> BaseRemoteVariable | None:
+        """The variable that this one is a shard of; ``None`` if it is not a shard."""
+        return None
+
+    @property
+    def first_row(self) -> int:
+        """The row of ``table`` at which this shard begins."""
+        return 0
+
+    def overlaps(self, other: BaseRemoteVariable) -> bool:
+        """Returns whether both have elements in common: they are the same, or one is the other's shard."""
+        return self is other or (other.table is not None and other.overlaps(self))
+
     # --- reading ----------------------------------------------------------------------------------
 
     @property

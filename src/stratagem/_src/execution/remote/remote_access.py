@@ -39,7 +39,8 @@ class RemoteAccess:
     """The updates of a trace, in order, and their effect on its reads.
 
     An update that can be computed locally is applied to the values that later reads of the trace fetch.
-    After an update that only the server can apply, later reads must fetch again.
+    After an update that only the server can apply, later reads must fetch again. So must reads of a shard
+    after any update of its whole variable, and reads of that after any update of a shard.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,8 @@ class RemoteAccess:
         positions = [
             position + 1
             for position, noted in enumerate(self.updates)
-            if noted.variable is variable and noted.update.server_only
+            if noted.variable.overlaps(variable)
+            and (noted.update.server_only or noted.variable is not variable)
         ]
         return positions[-1] if positions else 0
 

@@ -189,7 +189,7 @@ def _segment(jaxpr: Jaxpr, equations: list[Any], used: set[int]) -> Segment:
 
 
 def _precedes(update: StagedUpdate, read: Read) -> bool:
-    return update.variable is read.variable and update.position < read.after
+    return update.variable.overlaps(read.variable) and update.position < read.after
 
 
 def _is_blocked(
@@ -206,7 +206,7 @@ def _is_blocked(
             graph.depend_on(atoms, other)
             # The updates that this read needs must not be sent before the other one is made, which would
             # see them.
-            or (other.variable is read.variable and other.after < read.after)
+            or (other.variable.overlaps(read.variable) and other.after < read.after)
         )
         for other in waiting
     )

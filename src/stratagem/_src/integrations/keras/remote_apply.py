@@ -28,6 +28,7 @@ from stratagem._src.integrations.keras.server_step import (
     decays_of,
     update_one,
 )
+from stratagem._src.integrations.keras.variable_views import as_keras_variables
 from stratagem._src.parameter_server.client.remote_variable import RemoteVariable
 from stratagem._src.parameter_server.protocol.serialization import serialize
 from stratagem._src.parameter_server.server.server_function import DENSE_FUNCTION, ROW_FUNCTION
@@ -57,6 +58,8 @@ def add_slot(
     **kwargs: Argument,
 ) -> Any:
     """Replaces ``Optimizer.add_variable_from_reference``: a slot is where its variable is."""
+    if isinstance(reference_variable, RemoteVariable):  # the program called optimizer.build
+        [reference_variable] = as_keras_variables(optimizer, [reference_variable])
     strategy = getattr(reference_variable, "strategy", None)
     if strategy is None or not isinstance(strategy.extended, ParameterServerExtended):
         twin = None if strategy is None else getattr(reference_variable, "twin", None)
@@ -170,7 +173,9 @@ def _shared_variables(optimizer: KerasOptimizer) -> list[KerasVariable]:
 def _check_elementwise(
     optimizer: KerasOptimizer, gradient: Tensor, variable: KerasVariable
 ) -> None:
-    is_divided = isinstance(gradient, IndexedSlices) or len(variable.own_twin().shards) > 1
+    twin = variable.own_twin()
+    is_part = len(twin.shards) > 1 or twin.table is not None
+    is_divided = is_part or isinstance(gradient, IndexedSlices)
     if not is_divided:
         return
     constraint = variable.constraint
@@ -199,6 +204,7 @@ def server_step_of(optimizer: KerasOptimizer) -> bytes:
     """
     known: bytes | None = optimizer.__dict__.get(_STEP)
     if known is None:
+        as_keras_variables(optimizer, [])  # those that the program has called optimizer.build with
         if optimizer.gradient_accumulation_steps or isinstance(
             optimizer, keras.optimizers.LossScaleOptimizer
         ):

@@ -32,14 +32,18 @@ from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 from stratagem._src.variables.variable_options import VariableAggregation, VariableSynchronization
 
-__all__ = ["UNNAMED", "RemoteVariable"]
+__all__ = ["UNNAMED", "Handle", "RemoteVariable"]
 
 UNNAMED = "Variable"
 """The default name of a variable."""
 
 
 class Handle(NamedTuple):
-    """The description of a variable that is sent to other processes; enough to use it there."""
+    """The description of a variable that is sent to other processes; enough to use it there.
+
+    Attributes:
+        table: The handle of the variable that this one is a shard of, if it is one.
+    """
 
     id: str
     owner: str
@@ -51,6 +55,7 @@ class Handle(NamedTuple):
     trainable: bool
     synchronization: VariableSynchronization
     aggregation: VariableAggregation
+    table: Handle | None = None
 
 
 class RemoteVariable(BaseRemoteVariable):

@@ -9,6 +9,7 @@ from stratagem._src.current_strategy.protocols import StrategyProtocol
 from stratagem._src.parameter_server.client.initial_value import InitialValue
 from stratagem._src.parameter_server.client.parameter_client import ParameterClient, UpdateRequest
 from stratagem._src.parameter_server.client.remote_variable import (
+    Handle,
     RemoteVariable,
     device_of,
     receive,
@@ -17,10 +18,11 @@ from stratagem._src.parameter_server.client.shards import VariableShard, shard_n
 from stratagem._src.parameter_server.partitioners import shard_sizes
 from stratagem._src.parameter_server.server.server_function import is_row_update
 from stratagem._src.parameter_server.server.stored_array import Array
+from stratagem._src.variables.base_remote_variable import BaseRemoteVariable
 from stratagem._src.variables.updates import Update
 from stratagem._src.variables.variable import _register
 
-__all__ = ["ShardedVariable"]
+__all__ = ["ShardOfVariable", "ShardedVariable"]
 
 
 class ShardedVariable(RemoteVariable):
@@ -56,7 +58,7 @@ class ShardedVariable(RemoteVariable):
     ...     server.shutdown()
     """
 
-    __slots__ = ()
+    __slots__ = ("_shard_variables",)
 
     def __init__(
         self,
@@ -70,10 +72,17 @@ class ShardedVariable(RemoteVariable):
         sizes = shard_sizes(initial.shape[0], len(servers))
         super().__init__(strategy, client, initial, servers=servers, sizes=sizes, **options)
 
+    def _use(self, strategy: StrategyProtocol, client: ParameterClient, handle: Handle) -> None:
+        super()._use(strategy, client, handle)
+        self._shard_variables: list[RemoteVariable] | None = None
+
     @property
     def variables(self) -> list[RemoteVariable]:
-        """The shards, each as a variable."""
-        return [self._shard_variable(index) for index in range(len(self.shards))]
+        """The shards, each as a variable. Their gradients are the parts of the gradient of this one."""
+        # Compiled programs reference variables weakly: the shards live as long as the variable.
+        if self._shard_variables is None:
+            self._shard_variables = [self._shard_variable(i) for i in range(len(self.shards))]
+        return list(self._shard_variables)
 
     @property
     def device(self) -> str:
@@ -96,8 +105,9 @@ class ShardedVariable(RemoteVariable):
             shards=(shard._replace(start=0, stop=shard.stop - shard.start),),
             name=self._shard_name(index),
             shape=self._shard_shape(shard),
+            table=self._handle,
         )
-        return receive(RemoteVariable, self._strategy, handle, self._client)
+        return receive(ShardOfVariable, self._strategy, handle, self._client)
 
     def _shard_name(self, index: int) -> str:
         return shard_name(self._name, index)
@@ -106,4 +116,40 @@ class ShardedVariable(RemoteVariable):
         return (shard.stop - shard.start, *self.program_shape[1:])
 
 
+class ShardOfVariable(RemoteVariable):
+    """A shard of a ``ShardedVariable``, as a variable of its own."""
+
+    __slots__ = ()
+
+    @property
+    def table(self) -> ShardedVariable:
+        """The variable that this one is a shard of."""
+        assert self._handle.table is not None
+        table = receive(ShardedVariable, self._strategy, self._handle.table, self._client)
+        assert isinstance(table, ShardedVariable)
+        return table
+
+    @property
+    def first_row(self) -> int:
+        """The row of ``table`` at which this shard begins."""
+        assert self._handle.table is not None
+        return next(shard.start for shard in self._handle.table.shards if shard.id == self.id)
+
+    def overlaps(self, other: BaseRemoteVariable) -> bool:
+        """Returns whether ``other`` is this shard or its variable."""
+        return self is other or (
+            isinstance(other, ShardedVariable) and any(s.id == self.id for s in other.shards)
+        )
+
+    def update_requests(self, update: Update, operands: tuple[Array, ...]) -> list[UpdateRequest]:
+        """Returns the request that applies ``update``; none if it is one of rows of other shards."""
+        if not is_row_update(update):
+            return super().update_requests(update, operands)
+        return [
+            UpdateRequest(shard.id, shard.server, update.name, part, update.body)
+            for shard, part in split_operands(self.shards, self.program_shape, operands, rows=True)
+        ]
+
+
 _register(ShardedVariable)
+_register(ShardOfVariable)
