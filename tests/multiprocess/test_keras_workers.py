@@ -102,3 +102,34 @@ def test_workers_train_one_model(mode):
     assert one["seed"][1] == 2
     assert one["mean"] == pytest.approx(np.mean([x for x, _ in batches()]), abs=1e-5)
     assert one["slots"][0] == 2
+
+
+def save_alone_and_load(folder):
+    """Returns the weights that this worker loads, and what it prints, after one worker has saved alone."""
+    keras = sg.keras
+    options = sg.distribute.experimental.CommunicationOptions(timeout_seconds=60)
+    strategy = sg.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones((GLOBAL_BATCH, 3), np.float32)
+    path = f"{folder}/model.keras"
+    worker = task()[1]
+    saving = [keras.callbacks.ModelCheckpoint(path)] if worker == 0 else []
+    model.fit(x, x[:, :1], batch_size=GLOBAL_BATCH, verbose=0, callbacks=saving)
+    strategy.reduce("SUM", 1.0, axis=None)  # the file is there
+    with strategy.scope():
+        loaded = keras.models.load_model(path)
+        if worker == 0:
+            model.save(f"{folder}/again.keras")
+    printed = f"{folder}/printed{worker}"
+    sg.print("step", loaded.optimizer.iterations, output_stream=f"file://{printed}")
+    with open(printed) as file:
+        return [weight.tolist() for weight in loaded.get_weights()], file.read()
+
+
+@pytest.mark.slow
+def test_workers_load_what_one_of_them_saved(tmp_path):
+    one, other = run_cluster(save_alone_and_load, 2, (str(tmp_path),), devices_per_worker=1)
+    assert one == other
+    assert one[1] == "step 1\n"

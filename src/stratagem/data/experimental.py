@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stratagem._src.core.lazy_names import lazy_names
 from stratagem._src.data.experimental import (
     assert_cardinality,
+    cardinality,
     choose_from_datasets,
     sample_from_datasets,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "AutoShardPolicy",
     "DistributeOptions",
     "assert_cardinality",
+    "cardinality",
     "choose_from_datasets",
     "sample_from_datasets",
 ]

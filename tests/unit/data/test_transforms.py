@@ -7,7 +7,12 @@ import pytest
 
 from stratagem._src.data.transforms.batch import num_batches
 from stratagem.data import Dataset, InvalidArgumentError, Options, OutOfRangeError, TensorSpec
-from stratagem.data.experimental import SHARD_HINT, AutoShardPolicy
+from stratagem.data.experimental import (
+    INFINITE_CARDINALITY,
+    SHARD_HINT,
+    AutoShardPolicy,
+    cardinality,
+)
 
 from .pipelines import chunks, contents, streamed
 
@@ -373,3 +378,11 @@ def test_options_take_their_former_names():
     assert merged.experimental_slack
     with pytest.raises(InvalidArgumentError, match="experimental_slack must be None or a bool"):
         options.experimental_slack = 1
+
+
+def test_a_cardinality_is_a_number_with_numpy():
+    three = Dataset.range(3).cardinality()
+    assert (three, f"{three:02d} {three}", list(range(three))) == (3, "03 3", [0, 1, 2])
+    assert (three.numpy(), three.numpy().dtype) == (3, np.int64)
+    endless = cardinality(Dataset.range(3).repeat())
+    assert endless == endless.numpy() == INFINITE_CARDINALITY

@@ -50,6 +50,63 @@ def test_arguments_of_optimizers():
         keras.optimizers.SGD(0.1, learning=1)
 
 
+def test_the_name_of_a_weight_comes_first():
+    class Positives(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.count = self.add_weight("tp", (2,), initializer="zeros")
+
+    class Scale(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight("scale", shape=shape[1:], initializer="ones")
+
+        def call(self, x):
+            return x * self.scale
+
+    assert (Positives().count.name, Positives().count.shape) == ("tp", (2,))
+    layer = Scale()
+    np.testing.assert_array_equal(layer(X), X)
+    assert layer.scale.name == "scale"
+
+
+@pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")
+def test_a_loss_takes_lists(tmp_path):
+    loss = keras.losses.sparse_categorical_crossentropy
+    np.testing.assert_allclose(loss([1], [[0.1, 0.9]]), [-np.log(0.9)], rtol=1e-6)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activation="softmax")])
+    model.compile("sgd", loss, metrics=[loss])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.get_compile_config() == model.get_compile_config()
+    labels = np.arange(8) % 2
+    assert loaded.evaluate(X, labels, verbose=0) == model.evaluate(X, labels, verbose=0)
+
+
+def test_export_says_what_to_call_without_tensorflow(model, tmp_path):
+    with pytest.raises(
+        tf.errors.MissingExtraError, match=r"sg\.saved_model\.save.*saved_models\.md"
+    ):
+        model.export(tmp_path / "exported")
+
+
+@pytest.mark.filterwarnings("ignore:.*__array__.*:DeprecationWarning")
+def test_loading_a_model_in_a_scope_creates_its_variables_only(model, tmp_path, monkeypatch):
+    model.save(tmp_path / "model.keras")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    create, names = strategy.extended.create_variable, []
+
+    def record(*args, name, **kwargs):
+        names.append(name)
+        return create(*args, name=name, **kwargs)
+
+    monkeypatch.setattr(strategy.extended, "create_variable", record)
+    with strategy.scope():
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        loaded.save(tmp_path / "again.keras")
+    assert {name.split("/")[-1] for name in names} >= {"kernel", "iteration"}
+    assert not [name for name in names if name.startswith("optimizer")]
+
+
 def test_weights_are_saved_at_any_path(model, tmp_path):
     before = model.get_weights()
     callback = keras.callbacks.ModelCheckpoint(
@@ -192,7 +249,7 @@ def test_tensorboard_writes_without_tensorflow(model, tmp_path):
     assert b"evaluation_loss_vs_iterations" in file.read_bytes()
 
 
-def test_a_path_without_extension_is_a_directory(model, tmp_path):
+def test_a_path_without_extension_is_a_directory(model, tmp_path, caplog):
     path = tmp_path / "model"
     tf.saved_model.save(model, path)
     model.save(path, options=tf.saved_model.SaveOptions("/job:localhost"))
@@ -202,7 +259,9 @@ def test_a_path_without_extension_is_a_directory(model, tmp_path):
     np.testing.assert_allclose(program.signatures["serving_default"](X), model(X), rtol=1e-6)
     loaded = keras.models.load_model(path, options=tf.saved_model.LoadOptions())
     np.testing.assert_array_equal(loaded(X), model(X))
-    model.save(path, save_format="tf")
+    for _ in range(2):
+        model.save(path, save_format="tf")
+    assert caplog.text.count("call sg.saved_model.save(model, path)") == 1
     with pytest.raises(ValueError, match="extension"):
         model.save(tmp_path / "model.zip")
     with pytest.raises(tf.errors.InvalidArgumentError, match="'/job:ps'"):

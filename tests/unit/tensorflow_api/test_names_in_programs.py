@@ -1,5 +1,6 @@
 """Names of TensorFlow in programs: compiled, in replicas, in ``Dataset.map``, in checkpoints."""
 
+import contextlib
 import importlib
 import subprocess
 import sys
@@ -46,6 +47,20 @@ def test_print_in_a_compiled_function_prints_what_runs(capsys):
 def test_print_goes_to_stderr(capsys):
     tf.print("eager", tf.Variable(2.0))
     assert capsys.readouterr().err == "eager 2\n"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("in_scope", [False, True])
+def test_variables_of_keras_print_their_values(two_replicas, capsys, compiled, in_scope):
+    with two_replicas.scope() if in_scope else contextlib.nullcontext():
+        count = tf.keras.Variable(10, dtype="int32")
+
+    def show():
+        tf.print("step", count, [count])
+
+    (tf.function(show) if compiled else show)()
+    jax.effects_barrier()
+    assert capsys.readouterr().err == "step 10 [10]\n"
 
 
 @pytest.mark.parametrize("compiled", [False, True])

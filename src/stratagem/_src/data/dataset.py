@@ -20,7 +20,7 @@ from stratagem._src.data.dataset_mixing import DatasetMixing
 from stratagem._src.data.dataset_order import DatasetOrder
 from stratagem._src.data.dataset_saving import DatasetSaving
 from stratagem._src.data.dataset_sources import DatasetSources
-from stratagem._src.data.element_views import ElementIterator
+from stratagem._src.data.element_views import Cardinality, ElementIterator
 from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.options import INFINITE_CARDINALITY, Options
 from stratagem._src.data.plan.node import Node, known
@@ -106,13 +106,13 @@ class Dataset(
         """
         return self.plan.element_spec
 
-    def cardinality(self) -> int:
+    def cardinality(self) -> Cardinality:
         """Returns the number of elements, ``INFINITE_CARDINALITY`` or ``UNKNOWN_CARDINALITY``.
 
         >>> Dataset.range(10).batch(4).cardinality()
         3
         """
-        return self.plan.cardinality()
+        return Cardinality(self.plan.cardinality())
 
     def as_numpy_iterator(self) -> Iterator[Any]:
         """Returns an iterator over the elements as NumPy arrays.

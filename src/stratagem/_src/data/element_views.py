@@ -17,7 +17,21 @@ from stratagem._src.data.iterator import DatasetIterator
 from stratagem._src.data.plan.stream import Stream
 from stratagem._src.data.structure import map_structure
 
-__all__ = ["ElementIterator", "add_numpy_method"]
+__all__ = ["Cardinality", "ElementIterator", "add_numpy_method"]
+
+
+class Cardinality(int):
+    """A number of elements, with ``.numpy()``.
+
+    >>> Cardinality(3), Cardinality(3).numpy()
+    (3, np.int64(3))
+    """
+
+    __slots__ = ()
+
+    def numpy(self) -> np.int64:
+        """Returns the number as NumPy's."""
+        return np.int64(self)
 
 
 class ElementIterator(DatasetIterator):

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from stratagem._src.core.types import ArrayLike
 from stratagem._src.data.dataset import Dataset
+from stratagem._src.data.element_views import Cardinality
 from stratagem._src.data.transforms.assert_cardinality import AssertCardinality
 
-__all__ = ["assert_cardinality", "choose_from_datasets", "sample_from_datasets"]
+__all__ = ["assert_cardinality", "cardinality", "choose_from_datasets", "sample_from_datasets"]
 
 
 def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset]:
@@ -25,6 +26,17 @@ def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset
             different number of elements raises.
     """
     return lambda dataset: Dataset(AssertCardinality(dataset.plan, expected_cardinality))
+
+
+def cardinality(dataset: Dataset) -> Cardinality:
+    """Returns the number of elements of a dataset: ``Dataset.cardinality``.
+
+    >>> from stratagem.data import Dataset
+    >>> from stratagem.data.experimental import cardinality
+    >>> cardinality(Dataset.range(10).batch(4))
+    3
+    """
+    return dataset.cardinality()
 
 
 def choose_from_datasets(

@@ -53,6 +53,7 @@ def print(*inputs: PyTree, **kwargs: Any) -> None:
     # sys.stdout may be replaced, as pytest does, while a compiled program lives: look it up by name.
     named = {id(sys.stdout): "stdout", id(sys.stderr): "stderr"}.get(id(stream))
     leaves, structure = jax.tree.flatten(list(inputs), is_leaf=lambda x: not _is_nest(x))
+    leaves = [leaf.__jax_array__() if _is_foreign_variable(leaf) else leaf for leaf in leaves]
     traced = [place for place, leaf in enumerate(leaves) if is_tracer(_unwrapped(leaf))]
 
     def write(*values: Tensor) -> None:
@@ -79,6 +80,12 @@ def _is_nest(value: PyTree) -> bool:
 
 def _unwrapped(value: PyTree) -> Any:
     return operand_of(value) if isinstance(value, ArrayOperators) else value
+
+
+def _is_foreign_variable(value: PyTree) -> bool:
+    """Returns whether ``value`` is a variable of another library, such as a Keras variable."""
+    kind = type(value)
+    return hasattr(kind, "__jax_array__") and hasattr(kind, "assign")
 
 
 def _formatted(value: PyTree, summarize: int) -> str:

@@ -21,9 +21,9 @@ from stratagem._src.integrations.keras.existing_variables import (
 from stratagem._src.integrations.keras.keras2_compat import (
     install_keras2_names,
     look_up_without_tensorflow,
-    save_in_directories,
     write_without_tensorflow,
 )
+from stratagem._src.integrations.keras.keras2_saving import save_in_directories
 from stratagem._src.integrations.keras.keras_internals import (
     OPTIMIZER,
     Argument,

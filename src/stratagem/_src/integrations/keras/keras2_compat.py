@@ -1,14 +1,11 @@
-"""Compatibility with programs for ``tf.keras``: names of Keras 2, directory saving, TensorBoard."""
+"""Compatibility with programs for ``tf.keras``: names of Keras 2, TensorBoard, layers of strings."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.util
-import inspect
-import os
-import shutil
+import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,11 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from stratagem._src.core.io_options import LoadOptions, SaveOptions
 from stratagem._src.core.types import PyTree
 from stratagem._src.integrations.keras.dataset_creator import DatasetCreator
 from stratagem._src.integrations.keras.host_layer import batches_of
-from stratagem._src.integrations.keras.keras2_weights import save_weights_at_any_path, weights_file
 from stratagem._src.integrations.keras.keras_internals import (
     DTYPE_NAMES,
     OPTIMIZER,
@@ -44,7 +39,6 @@ from stratagem._src.tensorflow_api.gradient_tape import GradientTape
 __all__ = [
     "install_keras2_names",
     "look_up_without_tensorflow",
-    "save_in_directories",
     "write_without_tensorflow",
 ]
 
@@ -65,7 +59,10 @@ def install_keras2_names() -> None:
     for name in _OPTIMIZERS:
         # In Keras 3 these raise.
         setattr(keras.optimizers.legacy, name, getattr(keras.optimizers, name))
+    _take_lists("sparse_categorical_crossentropy")
     keras.Metric.reset_states = _reset_states
+    keras.Metric.add_weight = _name_first(keras.Metric.add_weight)
+    keras.Layer.add_weight = _name_first(keras.Layer.add_weight)
     keras.utils.experimental = SimpleNamespace(DatasetCreator=DatasetCreator)
     keras.utils.SidecarEvaluator = ModelEvaluator
     schedules = keras.optimizers.schedules
@@ -166,80 +163,39 @@ def _reset_states(self: KerasObject) -> None:
     self.reset_state()
 
 
+def _take_lists(name: str) -> None:
+    """Makes a function of ``keras.losses`` take lists, which Keras 3 asks for their shape."""
+    loss = getattr(keras.losses, name)
+
+    @functools.wraps(loss)
+    def loss_of(y_true: Argument, y_pred: Argument, *args: Argument, **kwargs: Argument) -> Any:
+        given = (
+            y if hasattr(y, "shape") else keras.ops.convert_to_tensor(y) for y in (y_true, y_pred)
+        )
+        return loss(*given, *args, **kwargs)
+
+    for module in (keras.losses, keras.metrics, sys.modules[loss.__module__]):
+        setattr(module, name, loss_of)
+
+
+def _name_first(add_weight: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an ``add_weight`` that also takes the name as its first argument, as that of Keras 2."""
+
+    @functools.wraps(add_weight)
+    def add(self: KerasObject, *args: Argument, **kwargs: Argument) -> Any:
+        if args and isinstance(args[0], str):
+            kwargs["name"], args = args[0], args[1:]
+        return add_weight(self, *args, **kwargs)
+
+    return add
+
+
 def _save_spec(self: KerasModel, dynamic_batch: bool = True) -> tuple[Any, dict[str, Any]] | None:
     """Returns the specs of the arguments that it is saved with; ``None`` if it was not called yet."""
     specs = input_specs(self)
     if specs is None:
         return None
     return (specs[0] if len(specs) == 1 else specs,), {}
-
-
-_SAVE = keras.Model.save
-_LOAD = keras.saving.load_model
-
-
-def save_in_directories() -> None:
-    """Makes ``model.save(path)`` without an extension save a directory, as in Keras 2.
-
-    Keras 3 rejects such a path. The directory has the files of a ``.keras`` archive; ``load_model`` reads
-    it.
-    """
-    keras.Model.save = _save
-    keras.callbacks.ModelCheckpoint.__init__ = _init_model_checkpoint
-    keras.saving.load_model = keras.models.load_model = _load
-    save_weights_at_any_path()
-
-
-@functools.wraps(_SAVE)
-def _save(
-    model: KerasModel,
-    filepath: Argument,
-    overwrite: bool = True,
-    zipped: bool | None = None,
-    *,
-    options: SaveOptions | None = None,
-    **kwargs: Argument,
-) -> None:
-    is_directory = isinstance(filepath, (str, os.PathLike)) and not os.path.splitext(filepath)[1]
-    if is_directory and zipped is None and kwargs.get("save_format") in (None, "tf"):
-        kwargs.pop("save_format", None)
-        zipped = False
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            # Otherwise saved_model.load() would find the functions and weights of an older model here.
-            os.remove(os.path.join(filepath, "saved_model.json"))
-        if overwrite and os.path.exists(os.path.join(filepath, "config.json")):
-            # Keras fails if an older model left this directory, because it creates it.
-            shutil.rmtree(os.path.join(filepath, "assets"), ignore_errors=True)
-    _SAVE(model, filepath, overwrite=overwrite, zipped=zipped, **kwargs)
-
-
-_INIT_MODEL_CHECKPOINT = keras.callbacks.ModelCheckpoint.__init__
-
-
-@functools.wraps(_INIT_MODEL_CHECKPOINT)
-def _init_model_checkpoint(
-    callback: KerasObject, filepath: Argument, *args: Argument, **kwargs: Argument
-) -> None:
-    given = inspect.signature(_INIT_MODEL_CHECKPOINT).bind(callback, filepath, *args, **kwargs)
-    path = os.fspath(filepath)
-    # Placeholders such as {loss:.2f} may put a dot into the name.
-    is_directory = "." not in os.path.basename(path)
-    if given.arguments.get("save_weights_only"):
-        _INIT_MODEL_CHECKPOINT(callback, weights_file(path), *args, **kwargs)
-        callback.filepath = path
-        return
-    if not is_directory:
-        _INIT_MODEL_CHECKPOINT(callback, filepath, *args, **kwargs)
-        return
-    _INIT_MODEL_CHECKPOINT(callback, f"{path}.keras", *args, **kwargs)
-    callback.filepath = path
-
-
-@functools.wraps(_LOAD)
-def _load(
-    filepath: Argument, *args: Argument, options: LoadOptions | None = None, **kwargs: Argument
-) -> Any:
-    return _LOAD(filepath, *args, **kwargs)
 
 
 # The functions of tf.summary that the callback uses, except graph traces.

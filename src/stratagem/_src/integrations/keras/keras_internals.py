@@ -20,6 +20,7 @@ from keras.src.backend.common.symbolic_scope import in_symbolic_scope as _in_sym
 from keras.src.backend.common.variables import Variable as _CommonVariable
 from keras.src.callbacks import orbax_checkpoint as _orbax_checkpoint
 from keras.src.saving import saving_api as _saving_api
+from keras.src.saving import saving_lib as _saving_lib
 from keras.src.saving.keras_saveable import KerasSaveable as _KerasSaveable
 from keras.src.utils import jax_layer as _jax_layer
 from keras.src.utils import traceback_utils as _traceback_utils
@@ -35,6 +36,7 @@ __all__ = [
     "ADD_WEIGHT",
     "APPLY",
     "APPLY_SCALED",
+    "ATTRIBUTES_NOT_SAVED",
     "CALL_LAYER",
     "CLEAR_LOSSES",
     "COMMON_VARIABLE",
@@ -73,6 +75,7 @@ __all__ = [
     "mask_of",
     "output_spec_of",
     "replace_abstract_state",
+    "replace_attributes_not_saved",
     "replace_call_info_injector",
     "replace_jax_of_jax_layers",
     "replace_state_to_save",
@@ -192,6 +195,15 @@ def replace_state_to_save(function: Callable[[Any], Any]) -> None:
 def replace_abstract_state(function: Callable[..., Any]) -> None:
     """Makes Keras call ``function`` for the abstract arrays of an Orbax checkpoint."""
     _saving_api.build_orbax_abstract_pytree = function
+
+
+ATTRIBUTES_NOT_SAVED: Callable[[str], set[str]] = _saving_lib.get_attr_skipset
+"""Returns the names of what every object of a kind has; makes such an object to know them."""
+
+
+def replace_attributes_not_saved(function: Callable[[str], set[str]]) -> None:
+    """Makes Keras call ``function`` for the attributes of a kind of object that are not saved."""
+    _saving_lib.get_attr_skipset = function
 
 
 def call_info_injector() -> Callable[..., Any]:

@@ -20,11 +20,13 @@ from stratagem._src.integrations.keras.keras_internals import (
     ADD_METRIC_VARIABLE,
     ADD_OPTIMIZER_VARIABLE,
     ADD_WEIGHT,
+    ATTRIBUTES_NOT_SAVED,
     LAYER_NEW,
     METRIC_INIT,
     OPTIMIZER,
     Argument,
     KerasObject,
+    replace_attributes_not_saved,
 )
 from stratagem._src.strategies.base import Strategy
 from stratagem._src.strategies.current import get_strategy
@@ -47,6 +49,7 @@ def install_owner_scopes() -> None:
     keras.Layer.add_weight = _in_owner_scope(ADD_WEIGHT)
     keras.Metric.add_variable = _in_owner_scope(ADD_METRIC_VARIABLE)
     OPTIMIZER.add_variable = _in_owner_scope(ADD_OPTIMIZER_VARIABLE)
+    replace_attributes_not_saved(_attributes_not_saved)
 
 
 def record_creation(made: KerasObject, strategy: Strategy | None = None) -> None:
@@ -77,6 +80,16 @@ def owner_scope(made: KerasObject) -> AbstractContextManager[object]:
     """Returns the scope of the strategy of a Keras object; no scope if one is entered already."""
     strategy = None if context.has_strategy() else owner_of(made)
     return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+@functools.cache
+def _attributes_not_saved(kind: str) -> set[str]:
+    """Keeps what Keras makes to list its attributes, such as an optimizer, out of the strategy.
+
+    Its name ends in a number, which differs between workers if one of them has saved alone.
+    """
+    with context.enter(context.default_frame()):
+        return ATTRIBUTES_NOT_SAVED(kind)
 
 
 def _in_owner_scope(create: Callable[..., Any]) -> Callable[..., Any]:
