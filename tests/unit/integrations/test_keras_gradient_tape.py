@@ -28,7 +28,7 @@ def recurrent():
 
 def batch():
     random = np.random.default_rng(0)
-    return random.normal(size=(8, 6)).astype(np.float32), random.integers(0, 2, 8)
+    return random.normal(size=(8, 6)).astype(np.float32), random.integers(0, 2, 8).astype(np.int32)
 
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

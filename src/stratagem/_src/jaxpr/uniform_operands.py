@@ -30,8 +30,9 @@ from stratagem._src.jax_compat.primitives import (
     SHARD_MAP,
     WHILE,
     called_jaxpr,
+    scan_counts,
 )
-from stratagem._src.jax_compat.tracing import jax_core
+from stratagem._src.jax_compat.tracing import is_tracer, jax_core
 from stratagem._src.jaxpr.equations_of import equations_of, is_sharded
 from stratagem._src.jaxpr.walk import map_inner_jaxprs
 
@@ -109,7 +110,7 @@ def _inputs_of_body(eqn: Equation, operands: Sequence[bool], param: str, body: J
     name, params = eqn.primitive.name, eqn.params
     given = list(operands)
     if name == SCAN:
-        return _without_changed_state(given, params["num_consts"], params["num_carry"], body)
+        return _without_changed_state(given, *scan_counts(params), body)
     if name == WHILE:
         first, second = params["cond_nconsts"], params["body_nconsts"]
         state = given[first + second :]
@@ -135,6 +136,8 @@ def _without_changed_state(
 
 
 def _has_equal_elements(value: Any) -> bool:
+    if value is None or is_tracer(value):  # of a captured value that is not known, since JAX 0.11
+        return False
     if not 1 < value.size <= _MAX_COMPARED or not np.issubdtype(value.dtype, np.number):
         return False
     elements = np.asarray(value).reshape(-1)
