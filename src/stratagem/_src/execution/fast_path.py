@@ -31,6 +31,7 @@ from stratagem._src.execution.program import Program
 from stratagem._src.execution.static_key import form_key
 from stratagem._src.jax_compat import jax_settings
 from stratagem._src.jax_compat.concrete_array import committed_attribute, sharding_attribute
+from stratagem._src.jax_compat.tracing import under_jit
 from stratagem._src.mesh import process_settings
 from stratagem._src.mesh.replica_group import ReplicaGroup
 from stratagem._src.values.distributed_values import is_value_leaf
@@ -109,9 +110,14 @@ def make_fast_path(
             program.write_run(call, listed(taken), consts)
         else:
             call.write(f"return {call.named(_run(program, kinds))}({listed(arrays)}, {consts})")
-    call.write(f"except {call.named(DrawMiss)}: draws_another = True")
-    call.write(f"except {call.named((SettingsChanged, VariablesGone))}: draws_another = False")
-    call.write(f"if draws_another: {_MISS}")
+    call.write(f"except {call.named(DrawMiss)}: takes_slow_path = True")
+    call.write(f"except {call.named((SettingsChanged, VariablesGone))}: takes_slow_path = False")
+    with call.block(
+        "except ValueError:"
+    ):  # JAX compiles no program with options inside another one
+        call.write(f"if not {call.named(under_jit)}(): raise")
+        call.write("takes_slow_path = True")
+    call.write(f"if takes_slow_path: {_MISS}")
     call.write("return failed(args, kwargs)")
     return FastPath(mark, call.compile())
 
