@@ -8,7 +8,7 @@ is the same for all generations, and the compilation cache finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,7 +19,6 @@ from stratagem._src.collective_backends.shared_memory.ffi_collectives import (
 )
 from stratagem._src.collectives.collective_tokens import shares_memory
 from stratagem._src.core.types import PyTree, Tensor
-from stratagem._src.mesh.backend_start import memory_options
 from stratagem._src.mesh.replica_group import ReplicaGroup
 
 __all__ = ["CollectiveJit", "jit_with_collectives"]
@@ -30,7 +29,6 @@ def jit_with_collectives(
     group: ReplicaGroup | None,
     *,
     donate_argnums: tuple[int, ...] = (),
-    compiler_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Returns ``jax.jit(fn)``, whose runs know the generation of workers that they belong to.
@@ -39,12 +37,8 @@ def jit_with_collectives(
         fn: The function to compile.
         group: The replicas that its collectives are between.
         donate_argnums: As in ``jax.jit``.
-        compiler_options: As in ``jax.jit``. Those that make XLA's memory fit this process are added.
         **options: Other options of ``jax.jit``.
     """
-    on_cpu = group is None or group.platform == "cpu"
-    merged = {**(memory_options() if on_cpu else {}), **(compiler_options or {})}
-    options["compiler_options"] = merged or None
     if group is None or not shares_memory(group):
         return jax.jit(fn, donate_argnums=donate_argnums, **options)
     return CollectiveJit(fn, group, donate_argnums, options)

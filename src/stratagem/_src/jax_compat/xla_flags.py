@@ -16,9 +16,14 @@ from typing import Any
 
 from stratagem._src.core.types import PyTree
 
-__all__ = ["added_to_xla_flags", "raise_collective_timeouts", "raised_collective_timeouts"]
+__all__ = [
+    "add_cpu_flag",
+    "added_to_xla_flags",
+    "raise_collective_timeouts",
+    "raised_collective_timeouts",
+]
 
-_COLLECTIVE_TIMEOUTS = {
+_cpu_flags = {
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 120,
     "--xla_cpu_collective_call_terminate_timeout_seconds": 30 * 24 * 3600,
 }
@@ -41,13 +46,16 @@ def added_to_xla_flags(*flags: str) -> Iterator[None]:
             os.environ["XLA_FLAGS"] = before
 
 
+def add_cpu_flag(name: str, value: int) -> None:
+    """Sets a flag for CPU backends that start from now on, unless the user has set it."""
+    _cpu_flags[name] = value
+
+
 @contextlib.contextmanager
 def raised_collective_timeouts() -> Iterator[None]:
-    """Raises the timeouts of collectives for a CPU backend that starts in this block."""
+    """Raises the timeouts of collectives, and sets other flags, for a CPU backend that starts here."""
     chosen = os.environ.get("XLA_FLAGS", "")
-    added = [
-        f"{name}={value}" for name, value in _COLLECTIVE_TIMEOUTS.items() if name not in chosen
-    ]
+    added = [f"{name}={value}" for name, value in _cpu_flags.items() if name not in chosen]
     with added_to_xla_flags(*added):
         yield
 
