@@ -233,7 +233,8 @@ def train_on_cluster(train_by, directory):
         f"{train_by}_steps_of_first_epoch": reports["steps"][0],
         f"{train_by}_no_step_is_missing": reports["steps"][-1] >= EPOCHS * STEPS_PER_EPOCH,
         f"{train_by}_learned": all(reports["learned"]),
-        f"{train_by}_accuracy": reports["accuracy"][0] > 0.65,
+        # How far the loop gets depends on which steps the lost worker repeats.
+        **({"fit_accuracy": reports["accuracy"][0] > 0.65} if train_by == "fit" else {}),
     }
 
 
