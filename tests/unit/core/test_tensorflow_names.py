@@ -64,7 +64,6 @@ def test_every_name_in_a_translation_exists():
         ("set_random_seed", "sg.random.set_seed"),
         ("hessians", "jax.hessian"),
         ("estimator.Estimator", "sg.function"),
-        ("data.experimental.cardinality", "sg.data.Dataset.cardinality"),
         ("train.Saver", "sg.train.Checkpoint"),
         ("autograph.to_graph", "jax.lax.while_loop"),
         ("metrics.Precision", "sg.keras.metrics.Precision"),

@@ -70,7 +70,6 @@ _DATA = {
     "data.experimental.Counter": "sg.data.Dataset.counter(start, step)",
     "data.experimental.RandomDataset": "sg.data.Dataset.random(seed)",
     "data.experimental.TFRecordWriter": "sg.io.TFRecordWriter",
-    "data.experimental.cardinality": "dataset.cardinality(): sg.data.Dataset.cardinality",
     "data.experimental.dense_to_ragged_batch": "dataset.ragged_batch(n): sg.data.Dataset.ragged_batch",
     "data.experimental.enumerate_dataset": "dataset.enumerate(start): sg.data.Dataset.enumerate",
     "data.experimental.make_csv_dataset": "sg.data.CsvDataset",
