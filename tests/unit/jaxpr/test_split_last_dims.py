@@ -10,6 +10,7 @@ from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, PartitionSpec
+from rewriting import rewriting_by
 
 from stratagem._src.jaxpr.split_last_dims import merge_split_dims
 from stratagem._src.jaxpr.walk import all_equations
@@ -19,16 +20,7 @@ SHAPE = (8, 4, 4, 32)
 SPLIT = (*SHAPE[:3], GROUPS, 8)
 
 
-def rewritten(fn, *args):
-    """Returns the jaxpr of ``fn`` before and after the pass, and what each computes."""
-    before = jax.make_jaxpr(fn)(*args)
-    after = merge_split_dims(before.jaxpr)
-    leaves = jax.tree.leaves(args)
-    results = [
-        jax.jit(lambda *xs, j=j: jax.core.eval_jaxpr(j, before.consts, *xs))(*leaves)
-        for j in (before.jaxpr, after)
-    ]
-    return before.jaxpr, after, results
+rewritten = rewriting_by(merge_split_dims)
 
 
 def on_split(jaxpr, shape=SPLIT):

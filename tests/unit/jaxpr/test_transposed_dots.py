@@ -9,25 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, PartitionSpec
+from rewriting import count, rewriting_by
 
 from stratagem._src.jaxpr.transposed_dots import remove_transposed_dots
-from stratagem._src.jaxpr.walk import all_equations
 
-
-def rewritten(fn, *args):
-    """Returns the jaxpr of ``fn`` before and after the pass, and what each computes."""
-    before = jax.make_jaxpr(fn)(*args)
-    after = remove_transposed_dots(before.jaxpr)
-    leaves = jax.tree.leaves(args)
-    results = [
-        jax.jit(lambda *xs, j=j: jax.core.eval_jaxpr(j, before.consts, *xs))(*leaves)
-        for j in (before.jaxpr, after)
-    ]
-    return before.jaxpr, after, results
-
-
-def count(jaxpr, name):
-    return sum(eqn.primitive.name == name for eqn in all_equations(jaxpr))
+rewritten = rewriting_by(remove_transposed_dots)
 
 
 def dense_loss(kernel, x):
